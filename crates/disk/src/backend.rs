@@ -1,0 +1,130 @@
+//! The seam between those who want bytes and those who fetch them.
+
+use std::ops::Range;
+
+use crate::{Buffer, DiskError, Extent, FileId, IoMode};
+
+/// Extents to read into one buffer.
+#[derive(Debug)]
+pub struct ReadRequest {
+    /// The caller's own number; it comes back with the completion. The backend gives it no meaning.
+    pub ticket: u64,
+    /// What to read, in any order, from any files, at any offsets.
+    pub extents: Vec<Extent>,
+    /// Where to: at least [`crate::Disk::buffer_bytes`] large. It belongs to the backend until the completion brings it
+    /// back, so that nobody can touch it while the system writes to it.
+    pub buffer: Buffer,
+}
+
+/// The end of a request, good or bad. Completions arrive in the order in which reads end, not in that of submission.
+#[derive(Debug)]
+pub struct Completion {
+    /// The number from the [`ReadRequest`].
+    pub ticket: u64,
+    /// Every byte, or why not.
+    pub result: Result<Loaded, FailedRead>,
+}
+
+/// A request that failed. No byte of the buffer means anything.
+#[derive(Debug)]
+pub struct FailedRead {
+    /// Why.
+    pub error: DiskError,
+    /// The request's buffer, to use again. After [`crate::Failure::TimedOut`] it may be fresh zeroed memory of the same
+    /// capacity instead, because the stuck read may still write to the old one.
+    pub buffer: Buffer,
+}
+
+/// A buffer in which every extent of the request is complete.
+#[derive(Debug)]
+pub struct Loaded {
+    buffer: Buffer,
+    views: Vec<Range<usize>>,
+}
+
+impl Loaded {
+    /// For implementors of [`Backend`]: `views[i]` is where the bytes of extent `i` lie in `buffer`. `None` when a view
+    /// does not lie in the buffer.
+    pub fn new(buffer: Buffer, views: Vec<Range<usize>>) -> Option<Loaded> {
+        let fits = |view: &Range<usize>| view.start <= view.end && view.end <= buffer.capacity();
+        if views.iter().all(fits) {
+            Some(Loaded { buffer, views })
+        } else {
+            None
+        }
+    }
+
+    /// Exactly the bytes of the request's extent `i`: an interior of the aligned read, at any address.
+    ///
+    /// # Panics
+    /// When the request had no extent `i`.
+    pub fn view(&self, i: usize) -> &[u8] {
+        &self.buffer.as_slice()[self.range(i)]
+    }
+
+    /// Where the bytes of extent `i` lie in the buffer, for callers that keep the buffer and cut it up themselves.
+    ///
+    /// # Panics
+    /// When the request had no extent `i`.
+    pub fn range(&self, i: usize) -> Range<usize> {
+        self.views[i].clone()
+    }
+
+    /// Number of extents.
+    pub fn len(&self) -> usize {
+        self.views.len()
+    }
+
+    /// Whether the request had no extents.
+    pub fn is_empty(&self) -> bool {
+        self.views.is_empty()
+    }
+
+    /// Bytes of all extents together, without alignment.
+    pub fn useful_bytes(&self) -> u64 {
+        self.views.iter().map(|view| view.len() as u64).sum()
+    }
+
+    /// The buffer, to use again.
+    pub fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+}
+
+/// What a backend did so far, counted at the system call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Reads that returned data.
+    pub reads: u64,
+    /// Bytes that these returned, alignment and re-reads included.
+    pub bytes_transferred: u64,
+    /// Reads that had to be issued again: short, interrupted, or failed for the moment.
+    pub retries: u64,
+}
+
+/// Fetches bytes. Tests inject faults by implementing or wrapping this.
+pub trait Backend: Send {
+    /// Takes a request. Whatever is wrong with it is reported by its completion.
+    fn submit(&mut self, request: ReadRequest);
+
+    /// The next completion if there is one. Never blocks.
+    fn poll(&mut self) -> Option<Completion>;
+
+    /// Blocks until a request completes, well or badly; the deadline bounds the wait. `None` when nothing is in flight.
+    fn wait(&mut self) -> Option<Completion>;
+
+    /// Requests submitted whose completion has not been handed out.
+    fn in_flight(&self) -> usize;
+
+    /// How bytes come.
+    fn mode(&self) -> IoMode;
+
+    /// What offsets and lengths of reads from `file` are multiples of, in bytes: 1 for buffered reads, memory and files
+    /// it does not know.
+    fn align_bytes(&self, file: FileId) -> usize;
+
+    /// What was transferred so far. Zero for those that do not count.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}

@@ -1,0 +1,140 @@
+//! Aligned memory that direct reads may land in.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ptr::NonNull;
+
+/// Alignment of every [`Buffer`], in bytes: the page size, which satisfies every device that direct reads are believed on.
+pub const BUFFER_ALIGN_BYTES: usize = 4096;
+
+/// Heap memory aligned to [`BUFFER_ALIGN_BYTES`], zeroed at creation, of fixed size.
+///
+/// It is not a `Vec<u8>` because direct reads need the alignment, and it is always fully initialised so that no slice
+/// of it is ever undefined, whatever a read left undone.
+pub struct Buffer {
+    start: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: a `Buffer` owns its memory alone, like a `Box<[u8]>`; bytes have no thread affinity.
+unsafe impl Send for Buffer {}
+// SAFETY: a shared `Buffer` only hands out shared slices; writing needs `&mut`.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Zeroed memory of `bytes` bytes.
+    ///
+    /// Aborts like every other allocation of the standard library when the system has no such memory; use
+    /// [`Buffer::try_with_capacity`] where that is to be survived.
+    pub fn with_capacity(bytes: usize) -> Buffer {
+        Buffer::try_with_capacity(bytes)
+            .unwrap_or_else(|| handle_alloc_error(layout_for_abort(bytes)))
+    }
+
+    /// Zeroed memory of `bytes` bytes, or `None` when the system refuses.
+    pub fn try_with_capacity(bytes: usize) -> Option<Buffer> {
+        if bytes == 0 {
+            return Some(Buffer {
+                start: dangling(),
+                capacity: 0,
+            });
+        }
+        let layout = Layout::from_size_align(bytes, BUFFER_ALIGN_BYTES).ok()?;
+        // SAFETY: the layout has a size above zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Buffer {
+            start,
+            capacity: bytes,
+        })
+    }
+
+    /// Size in bytes.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// All of it.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: `start` is valid for `capacity` initialised bytes as long as `self` lives (dangling but aligned when
+        // that is 0), and `&self` excludes writers.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.capacity) }
+    }
+
+    /// All of it, to write.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`, and `&mut self` excludes everybody else.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.capacity) }
+    }
+
+    /// Where it starts. Only the readers use it, on buffers that they own.
+    #[cfg(any(unix, windows))]
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+/// A well-aligned address for buffers without bytes.
+fn dangling() -> NonNull<u8> {
+    #[repr(align(4096))]
+    struct Page;
+    NonNull::<Page>::dangling().cast()
+}
+
+/// A layout to name in the abort message; sizes beyond what a layout can hold are named as the largest one.
+fn layout_for_abort(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes, BUFFER_ALIGN_BYTES).unwrap_or(Layout::new::<u8>())
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.capacity == 0 {
+            return;
+        }
+        // SAFETY: allocated in `try_with_capacity` with exactly this layout, which was checked there.
+        unsafe {
+            dealloc(
+                self.start.as_ptr(),
+                Layout::from_size_align_unchecked(self.capacity, BUFFER_ALIGN_BYTES),
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("capacity", &self.capacity)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(bytes: usize) {
+        let mut buffer = Buffer::with_capacity(bytes);
+        assert_eq!(buffer.capacity(), bytes);
+        assert_eq!(buffer.as_slice().as_ptr() as usize % BUFFER_ALIGN_BYTES, 0);
+        assert!(buffer.as_slice().iter().all(|&b| b == 0));
+        buffer.as_mut_slice().fill(7);
+        assert_eq!(
+            buffer.as_slice().iter().map(|&b| u64::from(b)).sum::<u64>(),
+            7 * bytes as u64
+        );
+    }
+
+    #[test]
+    fn is_aligned_zeroed_and_of_the_size_asked_for() {
+        for bytes in [0, 1, 4095, 4096, 4097, 3 << 20] {
+            check(bytes);
+        }
+    }
+
+    #[test]
+    fn refuses_what_cannot_exist() {
+        for bytes in [usize::MAX, isize::MAX as usize] {
+            assert!(Buffer::try_with_capacity(bytes).is_none());
+        }
+    }
+}

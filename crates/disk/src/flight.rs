@@ -1,0 +1,308 @@
+//! A request between its submission and its completion, shared by the threads that work on it.
+
+use std::io;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::backend::{Completion, Counters, FailedRead, Loaded};
+use crate::files::Source;
+use crate::transfer::{Read, Segment, Step};
+use crate::{Buffer, DiskError, Extent, Failure};
+
+/// What all flights of a backend share.
+pub(crate) struct Shared {
+    pub source: Arc<dyn Source>,
+    pub deadline: Duration,
+    start: Instant,
+    /// When any read last came to an end, in milliseconds since `start`.
+    progress_ms: AtomicU64,
+    reads: AtomicU64,
+    bytes_transferred: AtomicU64,
+    retries: AtomicU64,
+}
+
+/// What becomes of a segment after a read.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    Done,
+    Again(Duration),
+    Failed(DiskError),
+}
+
+impl Shared {
+    pub fn new(source: Arc<dyn Source>, deadline: Duration) -> Shared {
+        let zero = || AtomicU64::new(0);
+        Shared {
+            source,
+            deadline,
+            start: Instant::now(),
+            progress_ms: zero(),
+            reads: zero(),
+            bytes_transferred: zero(),
+            retries: zero(),
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        Counters {
+            reads: self.reads.load(Ordering::Relaxed),
+            bytes_transferred: self.bytes_transferred.load(Ordering::Relaxed),
+            retries: self.retries.load(Ordering::Relaxed),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Something moved: nobody is stuck.
+    pub fn touch(&self) {
+        self.progress_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    /// Decides what the outcome of a read means for its segment.
+    pub fn judge(
+        &self,
+        flight: &Flight,
+        segment: &mut Segment,
+        outcome: io::Result<usize>,
+    ) -> Verdict {
+        flight.touch(self);
+        if let Ok(came) = outcome
+            && came > 0
+        {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            self.bytes_transferred
+                .fetch_add(came as u64, Ordering::Relaxed);
+        }
+        let step = match segment.apply(outcome) {
+            Step::NothingCame => self.explain_nothing(segment),
+            step => step,
+        };
+        let (pause, cause) = match step {
+            Step::Done => return Verdict::Done,
+            Step::NothingCame => {
+                let file_bytes = self
+                    .source
+                    .file_bytes(segment.file)
+                    .unwrap_or(segment.missing_from());
+                return Verdict::Failed(self.failure(
+                    flight,
+                    segment,
+                    Failure::Truncated { file_bytes },
+                ));
+            }
+            Step::Failed(error) => {
+                return Verdict::Failed(self.failure(flight, segment, Failure::from_io(error)));
+            }
+            Step::Again => (Duration::ZERO, None),
+            Step::AgainAfter(pause, error) => (pause, Some(error)),
+        };
+        self.retries.fetch_add(1, Ordering::Relaxed);
+        if segment.clock(Instant::now()) + pause < self.deadline {
+            return Verdict::Again(pause);
+        }
+        let cause = cause.map_or("it only came in small pieces".to_owned(), |error| {
+            error.to_string()
+        });
+        Verdict::Failed(self.failure(flight, segment, self.timed_out(cause)))
+    }
+
+    /// A read that brought nothing means the end of the file, if the file's size agrees; otherwise the file system is
+    /// merely odd, and asking again may help.
+    fn explain_nothing(&self, segment: &mut Segment) -> Step {
+        match self.source.file_bytes(segment.file) {
+            Ok(file_bytes) if file_bytes >= segment.needed_end() => {
+                segment.back_off(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    format!(
+                        "a read at {} brought nothing though the file has {file_bytes} bytes",
+                        segment.missing_from()
+                    ),
+                ))
+            }
+            _ => Step::NothingCame,
+        }
+    }
+
+    pub fn timed_out(&self, cause: String) -> Failure {
+        Failure::TimedOut {
+            deadline_ms: u64::try_from(self.deadline.as_millis()).unwrap_or(u64::MAX),
+            cause,
+        }
+    }
+
+    /// Names the first extent that the segment still lacks bytes of. When the path is missing by now, that is the better explanation for
+    /// whatever the system said.
+    fn failure(&self, flight: &Flight, segment: &Segment, failure: Failure) -> DiskError {
+        let rest = segment.missing_from()..segment.needed_end();
+        // Laid out, so that the ends of extents fit in their numbers.
+        let wants = |e: &&Extent| {
+            e.file == segment.file && e.offset < rest.end && rest.start < e.offset + e.len
+        };
+        let whole = Extent {
+            file: segment.file,
+            offset: segment.offset,
+            len: segment.needed as u64,
+        };
+        let extent = flight
+            .extents
+            .iter()
+            .filter(wants)
+            .min_by_key(|e| e.offset)
+            .copied()
+            .unwrap_or(whole);
+        let failure = if self.source.is_missing(segment.file) {
+            Failure::Gone
+        } else {
+            failure
+        };
+        failure.at(self.source.path(segment.file), extent.offset, extent.len)
+    }
+}
+
+/// A request on its way.
+///
+/// The buffer stays inside until the last segment has come to rest, and every reader that has a read under way holds an
+/// `Arc` of its flight: so the memory outlives every write to it by construction, whatever the submitter does meanwhile.
+pub(crate) struct Flight {
+    pub id: u64,
+    ticket: u64,
+    pub extents: Vec<Extent>,
+    views: Vec<Range<usize>>,
+    /// The buffer's memory.
+    start: NonNull<u8>,
+    capacity: usize,
+    /// Taken out exactly once: when `left` reaches 0.
+    buffer: Mutex<Option<Buffer>>,
+    /// Segments that have not come to rest.
+    left: AtomicUsize,
+    error: Mutex<Option<DiskError>>,
+    /// Nobody waits for it any more, or a segment has failed: segments not yet issued need not be.
+    over: AtomicBool,
+    /// Milliseconds on `Shared`'s clock of the last thing that happened to it, plus 1; 0 when nothing has.
+    progress_ms: AtomicU64,
+}
+
+// SAFETY: `start` points into `buffer`, which is `Send`; it is only dereferenced through `piece` under its contract and
+// by the kernel, for segments that do not overlap.
+unsafe impl Send for Flight {}
+// SAFETY: as above; everything else is atomic or behind a mutex.
+unsafe impl Sync for Flight {}
+
+impl Flight {
+    /// `segments` must not be 0, and all of them must lie in the buffer.
+    pub fn new(
+        id: u64,
+        ticket: u64,
+        extents: Vec<Extent>,
+        views: Vec<Range<usize>>,
+        buffer: Buffer,
+        segments: usize,
+    ) -> Flight {
+        Flight {
+            id,
+            ticket,
+            extents,
+            views,
+            start: buffer.start(),
+            capacity: buffer.capacity(),
+            buffer: Mutex::new(Some(buffer)),
+            left: AtomicUsize::new(segments),
+            error: Mutex::new(None),
+            over: AtomicBool::new(false),
+            progress_ms: AtomicU64::new(0),
+        }
+    }
+
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Where a read has to write to; `None` when that is not inside the buffer, which layout and `Front` exclude.
+    ///
+    /// The pointer is valid until this segment is reported to [`Flight::land`], and no other segment covers the memory.
+    pub fn target(&self, read: &Read) -> Option<NonNull<u8>> {
+        let end = read.at.checked_add(read.len)?;
+        // SAFETY: `at <= end <= capacity`, so the result stays inside the allocation or one past it.
+        (end <= self.capacity).then(|| unsafe { self.start.add(read.at) })
+    }
+
+    /// The same as a slice.
+    ///
+    /// # Safety
+    /// The caller works on the segment of this read, has not reported it to [`Flight::land`], and holds no other slice
+    /// of it.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "segments are disjoint, and each is worked on by one thread"
+    )]
+    pub unsafe fn piece(&self, read: &Read) -> Option<&mut [u8]> {
+        let start = self.target(read)?;
+        // SAFETY: in bounds by `target`; initialised since the buffer was made; exclusive because the spans of a layout
+        // do not overlap, the segments of a span do not either, and the caller vouches for this one. The buffer cannot
+        // leave `self.buffer` before this segment lands.
+        Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), read.len) })
+    }
+
+    /// Whether segments not yet issued may be skipped.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// Gives the flight up: what is not issued never will be.
+    pub fn give_up(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    pub fn touch(&self, shared: &Shared) {
+        let now_ms = shared.now_ms();
+        self.progress_ms.store(now_ms + 1, Ordering::Relaxed);
+        shared.progress_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// How long nothing has happened to it; while it waits behind others, how long nothing has happened at all.
+    pub fn silent_for(&self, shared: &Shared) -> Duration {
+        let last_ms = match self.progress_ms.load(Ordering::Relaxed) {
+            0 => shared.progress_ms.load(Ordering::Relaxed),
+            own => own - 1,
+        };
+        Duration::from_millis(shared.now_ms().saturating_sub(last_ms))
+    }
+
+    /// A segment has come to rest: no read of it is under way or will be. The completion when it was the last one.
+    pub fn land(&self, error: Option<DiskError>) -> Option<Completion> {
+        if let Some(error) = error {
+            self.give_up();
+            // The first failure explains the others.
+            lock(&self.error).get_or_insert(error);
+        }
+        // Release, so that what this thread wrote is visible to the one that takes the buffer out; acquire for that one.
+        if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return None;
+        }
+        let buffer = lock(&self.buffer).take()?;
+        let result = match lock(&self.error).take() {
+            Some(error) => Err(FailedRead { error, buffer }),
+            // Given up: nobody is waiting for the completion.
+            None if self.is_over() => return None,
+            None => Ok(Loaded::new(buffer, self.views.clone())?),
+        };
+        Some(Completion {
+            ticket: self.ticket,
+            result,
+        })
+    }
+}
+
+/// The values behind our mutexes are whole at every moment, so a panic elsewhere does not spoil them.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,88 @@
+//! What the disk really gives, measured in the engine's own access pattern.
+
+use std::time::Duration;
+
+use crate::{Disk, DiskError, Extent};
+
+/// The outcome of [`measure`].
+#[derive(Debug, Default)]
+pub struct Bandwidth {
+    /// Useful bytes per second: those of the extents, without alignment.
+    pub bytes_per_s: f64,
+    /// Requests (extent groups) that completed.
+    pub reads: u64,
+    /// From the first submission to the last completion.
+    pub seconds: f64,
+    /// The read that ended the measurement early, if one failed.
+    pub failure: Option<DiskError>,
+}
+
+/// Reads the extent groups `patterns` one after the other, again and again, with `depth` of them in flight, until
+/// `duration` has passed or one fails; then waits for those in flight, which count too.
+///
+/// The caller chooses groups like those that the engine will read (random experts of the real files), enough of them
+/// not to read the same bytes twice. Must not be called while requests are in flight. Nothing is measured (all zero)
+/// without patterns, and on targets that have no clock.
+pub fn measure(
+    disk: &mut Disk,
+    patterns: &[Vec<Extent>],
+    duration: Duration,
+    depth: usize,
+) -> Bandwidth {
+    if patterns.is_empty() || disk.in_flight() > 0 {
+        return Bandwidth::default();
+    }
+    run(disk, patterns, duration, depth.max(1))
+}
+
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+fn run(
+    _disk: &mut Disk,
+    _patterns: &[Vec<Extent>],
+    _duration: Duration,
+    _depth: usize,
+) -> Bandwidth {
+    Bandwidth::default()
+}
+
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+fn run(disk: &mut Disk, patterns: &[Vec<Extent>], duration: Duration, depth: usize) -> Bandwidth {
+    use crate::{Buffer, ReadRequest};
+
+    let capacity = patterns
+        .iter()
+        .map(|group| disk.buffer_bytes(group))
+        .max()
+        .unwrap_or(0);
+    let useful_before = disk.stats().bytes_useful;
+    let mut spare: Vec<Buffer> = (0..depth)
+        .map_while(|_| Buffer::try_with_capacity(capacity))
+        .collect();
+    let mut groups = patterns.iter().cycle();
+    let mut out = Bandwidth::default();
+    let start = std::time::Instant::now();
+    loop {
+        while out.failure.is_none() && start.elapsed() < duration {
+            let (Some(buffer), Some(group)) = (spare.pop(), groups.next()) else {
+                break;
+            };
+            disk.submit(ReadRequest {
+                ticket: 0,
+                extents: group.clone(),
+                buffer,
+            });
+        }
+        let Some(completion) = disk.wait() else { break };
+        match completion.result {
+            Ok(loaded) => {
+                out.reads += 1;
+                spare.push(loaded.into_buffer());
+            }
+            Err(failed) => out.failure = Some(failed.error),
+        }
+    }
+    out.seconds = start.elapsed().as_secs_f64();
+    let useful = disk.stats().bytes_useful - useful_before;
+    out.bytes_per_s = useful as f64 / out.seconds.max(f64::MIN_POSITIVE);
+    out
+}

@@ -1,0 +1,187 @@
+//! How the memory budget is divided, decided before any weight is read and held while running.
+
+use calypte_checkpoint::Catalog;
+use calypte_disk::Disk;
+use calypte_model::{Kv, resident_extents, working_bytes};
+use calypte_residency::{ExpertCache, LayerExperts};
+
+use crate::memory::{Available, available};
+use crate::size::human;
+use crate::{Options, Size};
+
+/// Program, tokenizer, thread stacks, allocator: measured at 24–38 MiB over the fixtures and SmolLM2, rounded up.
+pub const PROGRAM_BYTES: u64 = 48 << 20;
+/// Share of the available memory that the automatic budget leaves alone, so that the system never has to page.
+const RESERVE_SHARE: f64 = 0.1;
+/// The automatic budget leaves at least this much.
+const RESERVE_BYTES_MIN: u64 = 256 << 20;
+/// Without a figure from the system, assume this much is available rather than everything.
+const AVAILABLE_BYTES_UNKNOWN: u64 = 4 << 30;
+
+/// Where every byte of the budget goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Budget {
+    /// Weights that stay in memory.
+    pub resident_bytes: u64,
+    /// Keys and values of `context` positions.
+    pub kv_bytes: u64,
+    /// Keys and values of one position.
+    pub kv_bytes_per_token: u64,
+    /// What a step computes in.
+    pub working_bytes: u64,
+    /// The rest of the program.
+    pub program_bytes: u64,
+    /// The expert cache.
+    pub expert_bytes: u64,
+    /// The least the expert cache can be: top-k slots in every layer.
+    pub expert_bytes_floor: u64,
+    /// What holds every expert.
+    pub expert_bytes_whole: u64,
+    /// How the expert part was decided.
+    pub reason: String,
+}
+
+impl Budget {
+    /// Everything but the experts.
+    pub fn fixed_bytes(&self) -> u64 {
+        self.resident_bytes + self.kv_bytes + self.working_bytes + self.program_bytes
+    }
+
+    /// Everything.
+    pub fn total_bytes(&self) -> u64 {
+        self.fixed_bytes() + self.expert_bytes
+    }
+}
+
+/// The budget cannot work.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum BudgetError {
+    /// Less than one token's experts.
+    #[error(
+        "the expert cache of {} is below the floor of {} ({floor_bytes} bytes: top-k experts in each of {layers} layers); \
+         give --expert-cache at least that, or `min`",
+        human(*asked_bytes), human(*floor_bytes)
+    )]
+    CacheBelowFloor {
+        /// What was asked for.
+        asked_bytes: u64,
+        /// The least that works.
+        floor_bytes: u64,
+        /// Layers with experts.
+        layers: usize,
+    },
+    /// The whole does not fit.
+    #[error(
+        "the model needs at least {} ({needed_bytes} bytes: {} resident weights, {} keys and values, {} working memory, {} \
+         program, {} experts), but the budget is {} ({from}); give --ram at least that, or a shorter --ctx",
+        human(*needed_bytes), human(*resident_bytes), human(*kv_bytes), human(*working_bytes),
+        human(*program_bytes), human(*expert_bytes), human(*ram_bytes)
+    )]
+    RamBelowFloor {
+        /// The least that works, or what the chosen cache makes it.
+        needed_bytes: u64,
+        /// Its parts.
+        resident_bytes: u64,
+        /// Keys and values.
+        kv_bytes: u64,
+        /// Working memory.
+        working_bytes: u64,
+        /// The program.
+        program_bytes: u64,
+        /// Experts.
+        expert_bytes: u64,
+        /// What there is.
+        ram_bytes: u64,
+        /// Where that figure comes from.
+        from: String,
+    },
+}
+
+/// The trunk's mixture layers as the expert cache wants them.
+pub fn expert_layers(catalog: &Catalog) -> Vec<LayerExperts> {
+    let top_k = catalog.arch.moe.as_ref().map_or(0, |m| m.top_k);
+    let trunk = catalog.experts.iter().filter(|e| e.layer < catalog.arch.layers);
+    trunk.map(|e| LayerExperts { extents: e.extents.clone(), top_k }).collect()
+}
+
+/// Divides the budget as `options` ask.
+pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budget, BudgetError> {
+    let layers = expert_layers(catalog);
+    let kv_bytes_per_token = Kv::bytes_per_position(&catalog.arch);
+    let mut budget = Budget {
+        // A resident weight lives in the aligned buffer that it was read into.
+        resident_bytes: resident_extents(catalog).map(|e| disk.buffer_bytes(&[e]) as u64).sum(),
+        kv_bytes: kv_bytes_per_token * options.context as u64,
+        kv_bytes_per_token,
+        working_bytes: working_bytes(&catalog.arch, options.prefill_chunk.get(), options.context),
+        program_bytes: PROGRAM_BYTES,
+        expert_bytes: 0,
+        expert_bytes_floor: ExpertCache::floor_bytes(&layers, disk),
+        expert_bytes_whole: ExpertCache::whole_bytes(&layers, disk),
+        reason: String::new(),
+    };
+    let (floor, whole) = (budget.expert_bytes_floor, budget.expert_bytes_whole);
+    let ram = options.ram.map(|size| ram_bytes(size, &budget));
+    (budget.expert_bytes, budget.reason) = match (options.expert_cache, &ram) {
+        (Some(size), _) => (cache_bytes(size, floor, whole, layers.len())?, "as asked for".to_string()),
+        (None, Some((ram, from))) => (ram.saturating_sub(budget.fixed_bytes()).min(whole), from.clone()),
+        (None, None) => {
+            let (bytes, from) = automatic();
+            (bytes.saturating_sub(budget.fixed_bytes()).min(whole), from)
+        }
+    };
+    let limit = ram.or_else(|| options.expert_cache.is_none().then(automatic));
+    if let Some((ram_bytes, from)) = limit {
+        let experts = budget.expert_bytes.max(floor);
+        let needed_bytes = budget.fixed_bytes() + experts;
+        if needed_bytes > ram_bytes {
+            return Err(BudgetError::RamBelowFloor {
+                needed_bytes,
+                resident_bytes: budget.resident_bytes,
+                kv_bytes: budget.kv_bytes,
+                working_bytes: budget.working_bytes,
+                program_bytes: budget.program_bytes,
+                expert_bytes: experts,
+                ram_bytes,
+                from,
+            });
+        }
+    }
+    Ok(budget)
+}
+
+fn cache_bytes(size: Size, floor: u64, whole: u64, layers: usize) -> Result<u64, BudgetError> {
+    let asked_bytes = match size {
+        Size::Bytes(bytes) => bytes.min(whole),
+        Size::Percent(p) => (whole as f64 * p / 100.0) as u64,
+        Size::All => whole,
+        Size::Min => floor,
+    };
+    if asked_bytes < floor {
+        return Err(BudgetError::CacheBelowFloor { asked_bytes, floor_bytes: floor, layers });
+    }
+    Ok(asked_bytes)
+}
+
+fn ram_bytes(size: Size, budget: &Budget) -> (u64, String) {
+    match size {
+        Size::Bytes(bytes) => (bytes, "--ram".to_string()),
+        Size::Percent(p) => {
+            let Available { bytes, binding } = available_or_guess();
+            ((bytes as f64 * p / 100.0) as u64, format!("--ram, {p}% of the memory available to this {binding}"))
+        }
+        Size::All => (budget.fixed_bytes() + budget.expert_bytes_whole, "--ram all".to_string()),
+        Size::Min => (budget.fixed_bytes() + budget.expert_bytes_floor, "--ram min".to_string()),
+    }
+}
+
+fn available_or_guess() -> Available {
+    available().unwrap_or(Available { bytes: AVAILABLE_BYTES_UNKNOWN, binding: "machine" })
+}
+
+fn automatic() -> (u64, String) {
+    let Available { bytes, binding } = available_or_guess();
+    let reserve = ((bytes as f64 * RESERVE_SHARE) as u64).max(RESERVE_BYTES_MIN);
+    let reason = format!("memory available to this {binding}, less a reserve of {}", human(reserve));
+    (bytes.saturating_sub(reserve), reason)
+}

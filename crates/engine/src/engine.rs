@@ -1,0 +1,216 @@
+//! A loaded model.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use calypte_checkpoint::Catalog;
+use calypte_disk::{Disk, DiskOptions, IoMode, WeightPath};
+use calypte_kernels::Team;
+use calypte_model::{Compute, Kv, Loading, Model, Observer, Workspace, resident_extents};
+use calypte_residency::{CacheStats, ExpertCache, policy::Dfreq};
+use calypte_text::{ChatTemplate, Tokenizer};
+
+use crate::budget::{Budget, divide, expert_layers};
+use crate::{EngineError, Options, Session};
+
+/// Half-life of the counts that eviction goes by: 8 to 32 tokens were equally good on real routing traces.
+const EVICTION_HALF_LIFE_STEPS: u32 = 16;
+
+/// Told how the opening of a model goes.
+pub trait Opening {
+    /// `done` of `total` bytes of resident weights are in memory.
+    fn weights(&mut self, done: u64, total: u64) {
+        let _ = (done, total);
+    }
+}
+
+impl Opening for () {}
+
+/// A model ready to answer.
+pub struct Engine {
+    catalog: Catalog,
+    budget: Budget,
+    tokenizer: Option<Tokenizer>,
+    model: Model,
+    team: Team,
+    options: Options,
+    pub(crate) experts: ExpertCache,
+    workspace: Workspace,
+}
+
+struct Progress<'a> {
+    opening: &'a mut dyn Opening,
+    done: u64,
+    total: u64,
+}
+
+impl Loading for Progress<'_> {
+    fn loaded(&mut self, bytes: u64) {
+        self.done += bytes;
+        self.opening.weights(self.done, self.total);
+    }
+}
+
+/// Opens the weight files of a catalogue for reading.
+pub(crate) fn open_disk(catalog: &Catalog, io: Option<IoMode>) -> Result<Disk, EngineError> {
+    let files: Vec<WeightPath> = catalog
+        .files
+        .iter()
+        .map(|f| WeightPath { path: f.path.clone(), size_bytes: f.size_bytes })
+        .collect();
+    Ok(Disk::open(&files, &DiskOptions { mode: io, ..DiskOptions::default() })?)
+}
+
+impl Engine {
+    /// Opens the model at `path` (a GGUF file or a Hugging Face directory): headers, then the budget, and only when that
+    /// holds, weights.
+    pub fn open(path: &Path, options: &Options, opening: &mut dyn Opening) -> Result<Engine, EngineError> {
+        let catalog = calypte_checkpoint::open(path)?;
+        let disk = open_disk(&catalog, options.io)?;
+        Engine::with_disk(catalog, disk, options, opening)
+    }
+
+    /// [`Engine::open`] over a disk of the caller's: tests with faults, and targets without files.
+    pub fn with_disk(
+        catalog: Catalog,
+        mut disk: Disk,
+        options: &Options,
+        opening: &mut dyn Opening,
+    ) -> Result<Engine, EngineError> {
+        let budget = divide(&catalog, &disk, options)?;
+        let tokenizer = match &catalog.tokenizer {
+            calypte_checkpoint::TokenizerSource::Missing => None,
+            source => Some(Tokenizer::from_source(source)?),
+        };
+        let total = resident_extents(&catalog).map(|e| e.len).sum();
+        let mut progress = Progress { opening, done: 0, total };
+        let model = Model::load(&catalog, &mut disk, &mut progress).map_err(EngineError::Load)?;
+        let experts = ExpertCache::new(expert_layers(&catalog), budget.expert_bytes, Box::new(Dfreq::new(EVICTION_HALF_LIFE_STEPS)), disk)?;
+        Ok(Engine {
+            team: Team::new(options.threads()),
+            options: options.clone(),
+            workspace: Workspace::default(),
+            catalog,
+            budget,
+            tokenizer,
+            model,
+            experts,
+        })
+    }
+
+    /// What the files hold.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// How memory was divided.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// The set-up.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The I/O mode achieved.
+    pub fn io(&self) -> IoMode {
+        self.experts.disk().mode()
+    }
+
+    /// Why the I/O mode is not the best there is, if it is not.
+    pub fn io_fallback_reason(&self) -> Option<&str> {
+        self.experts.disk().fallback_reason()
+    }
+
+    /// Hits, misses and bytes of the expert cache since the last reset.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.experts.stats()
+    }
+
+    /// Starts the cache's counts anew.
+    pub fn reset_cache_stats(&mut self) {
+        self.experts.reset_stats();
+    }
+
+    /// The tokenizer, or an error that says that the model has none.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
+        self.tokenizer
+            .as_ref()
+            .ok_or_else(|| EngineError::NoTokenizer { path: self.catalog.source.display().to_string() })
+    }
+
+    /// The model's chat template, if it has one.
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, EngineError> {
+        use calypte_checkpoint::TokenizerSource::{Gguf, HuggingFace, Missing};
+        let text = match &self.catalog.tokenizer {
+            HuggingFace { chat_template, .. } => chat_template.as_deref(),
+            Gguf(g) => g.chat_template.as_deref(),
+            Missing => None,
+        };
+        let Some(text) = text else { return Ok(None) };
+        let tokenizer = self.tokenizer()?;
+        let piece = |id: Option<u32>| {
+            let bytes = id.and_then(|id| tokenizer.token_bytes(id).ok());
+            bytes.map_or_else(String::new, |b| String::from_utf8_lossy(&b).into_owned())
+        };
+        let arch = &self.catalog.arch;
+        Ok(Some(ChatTemplate::new(text, &piece(arch.bos), &piece(arch.eos.first().copied()))?))
+    }
+
+    /// A new, empty timeline.
+    pub fn session(&self) -> Session {
+        Session { kv: Kv::new(&self.catalog.arch, self.options.context), tokens: Vec::new(), logits: Vec::new() }
+    }
+
+    /// Appends `tokens` to the timeline as one step and computes the logits of its last `rows` rows into `out`.
+    ///
+    /// After an error the timeline is as before.
+    pub(crate) fn step(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        rows: usize,
+        out: &mut Vec<f32>,
+        observer: &mut dyn Observer,
+        cancelled: &AtomicBool,
+    ) -> Result<(), EngineError> {
+        let compute = Compute { team: &self.team, precision: self.options.precision };
+        let before = session.tokens.len();
+        let (model, workspace) = (&self.model, &mut self.workspace);
+        model
+            .forward(&compute, tokens, &mut session.kv, &mut self.experts, workspace, observer, cancelled)
+            .map_err(EngineError::Run)?;
+        session.tokens.extend_from_slice(tokens);
+        let position = session.tokens.len() - rows;
+        let outcome = model.logits(&compute, workspace, rows, position, out);
+        if let Err(error) = outcome {
+            session.truncate(before);
+            return Err(EngineError::Run(error));
+        }
+        Ok(())
+    }
+
+    /// Appends `tokens` in chunks; afterwards the session holds the logits of the last one.
+    ///
+    /// `progress(done, total)` is called after every chunk. After an error the timeline ends with the last whole chunk.
+    pub fn prefill(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        progress: &mut dyn FnMut(usize, usize),
+        observer: &mut dyn Observer,
+        cancelled: &AtomicBool,
+    ) -> Result<(), EngineError> {
+        let mut done = 0;
+        let mut logits = std::mem::take(&mut session.logits);
+        for chunk in tokens.chunks(self.options.prefill_chunk.get()) {
+            let last = done + chunk.len() == tokens.len();
+            self.step(session, chunk, usize::from(last), &mut logits, observer, cancelled)?;
+            done += chunk.len();
+            progress(done, tokens.len());
+        }
+        session.logits = logits;
+        Ok(())
+    }
+}

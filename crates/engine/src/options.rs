@@ -1,0 +1,53 @@
+//! How an engine is set up. None of these options changes a bit of the output, except `precision`.
+
+use std::num::NonZeroUsize;
+
+use calypte_disk::IoMode;
+use calypte_kernels::Precision;
+
+use crate::Size;
+
+/// Rows of a prefill step unless the caller chooses: enough that each expert is read once for many tokens, small enough
+/// that the working memory stays modest.
+pub const PREFILL_CHUNK_DEFAULT: usize = 256;
+
+/// Set-up of an [`crate::Engine`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Compute threads; `None`: one per core that this process may use.
+    pub threads: Option<NonZeroUsize>,
+    /// How bytes are read; `None`: the best that works.
+    pub io: Option<IoMode>,
+    /// The whole budget: weights, keys and values, working memory and experts. A percentage is of the memory available.
+    pub ram: Option<Size>,
+    /// The expert part alone. A percentage is of the bytes of all experts.
+    pub expert_cache: Option<Size>,
+    /// Positions to make room for.
+    pub context: usize,
+    /// Rows of a prefill step.
+    pub prefill_chunk: NonZeroUsize,
+    /// What integer weights are multiplied with.
+    pub precision: Precision,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            threads: None,
+            io: None,
+            ram: None,
+            expert_cache: None,
+            context: 4096,
+            prefill_chunk: NonZeroUsize::new(PREFILL_CHUNK_DEFAULT).unwrap_or(NonZeroUsize::MIN),
+            precision: Precision::Int8,
+        }
+    }
+}
+
+impl Options {
+    /// Compute threads: as asked for, else what the system (its cgroup quota included) allows this process.
+    pub fn threads(&self) -> usize {
+        let available = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        self.threads.unwrap_or_else(available).get()
+    }
+}

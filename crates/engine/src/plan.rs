@@ -1,0 +1,181 @@
+//! The plan: what would run, where every byte would be, and how fast, before any weight is read.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use calypte_checkpoint::{Catalog, Parameters};
+use calypte_disk::{Disk, Extent, IoMode, measure};
+use calypte_kernels::{Activations, Precision, Team, matmul};
+use calypte_quant::{DType, Matrix};
+use calypte_residency::{LayerExperts, LayerShare};
+
+use crate::budget::{Budget, BudgetError, divide, expert_layers};
+use crate::engine::open_disk;
+use crate::{EngineError, Options};
+
+/// Time given to the disk probe.
+pub const DISK_PROBE: Duration = Duration::from_secs(2);
+/// Time given to the compute probe.
+const COMPUTE_PROBE: Duration = Duration::from_millis(200);
+/// Bytes of synthetic weights for the compute probe: beyond a private cache, small enough to make at once.
+const COMPUTE_PROBE_BYTES: usize = 16 << 20;
+/// Experts that the probe may touch: enough for its time, bounded so that the list stays small.
+const PROBE_GROUPS_MAX: usize = 4096;
+
+/// What a model would do on this machine under given options.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Parameters by kind.
+    pub parameters: Parameters,
+    /// Where memory goes.
+    pub budget: Budget,
+    /// Set when the budget cannot work; then `budget` is what the least would be.
+    pub refusal: Option<String>,
+    /// What each mixture layer gets.
+    pub shares: Vec<LayerShare>,
+    /// Bytes of one expert, smallest and largest over the layers.
+    pub expert_bytes: (u64, u64),
+    /// Bytes that a token reads when nothing is cached: layers × k × expert bytes.
+    pub cold_read_bytes: u64,
+    /// Weight bytes that a token computes with.
+    pub active_bytes: u64,
+    /// The disk, measured with the engine's own reads of this model's file.
+    pub disk: Option<DiskFigure>,
+    /// Weight bytes per second that the kernels get through when they are in memory.
+    pub compute_bytes_per_s: f64,
+    /// Prediction with an empty cache.
+    pub cold: Prediction,
+    /// Prediction once the cache is full, if routing were even (real routing is not, so this is a lower bound).
+    pub warm: Prediction,
+}
+
+/// A measured disk.
+#[derive(Clone, Debug)]
+pub struct DiskFigure {
+    /// Bytes per second.
+    pub bytes_per_s: f64,
+    /// How it was read.
+    pub io: IoMode,
+    /// Why not in a better way.
+    pub fallback_reason: Option<String>,
+    /// Reads that the figure rests on.
+    pub reads: u64,
+}
+
+/// A predicted speed and what limits it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// Tokens per second.
+    pub tok_s: f64,
+    /// `compute` or `disk`.
+    pub binds: &'static str,
+}
+
+/// Makes the plan for the model at `path`. Reads headers, and experts for the probe unless `probe_disk` is off.
+pub fn plan(path: &Path, options: &Options, probe_disk: bool) -> Result<(Catalog, Plan), EngineError> {
+    let catalog = calypte_checkpoint::open(path)?;
+    let mut disk = open_disk(&catalog, options.io)?;
+    let layers = expert_layers(&catalog);
+    let (budget, refusal) = match divide(&catalog, &disk, options) {
+        Ok(budget) => (budget, None),
+        Err(error) => (least(&catalog, &disk, options)?, Some(error.to_string())),
+    };
+    let sizes: Vec<_> = layers.iter().map(|l| l.size(&disk)).collect();
+    let shares = calypte_residency::share(&sizes, budget.expert_bytes)?;
+    let trunk = catalog.experts.iter().filter(|e| e.layer < catalog.arch.layers);
+    let of_expert: Vec<u64> = trunk.map(|e| e.expert_bytes()).collect();
+    let top_k = catalog.arch.moe.as_ref().map_or(0, |m| m.top_k as u64);
+    let cold_read_bytes = of_expert.iter().sum::<u64>() * top_k;
+    let resident: u64 = calypte_model::resident_extents(&catalog).map(|e| e.len).sum();
+    let embedding = catalog.get(None, calypte_checkpoint::Role::TokenEmbedding).map_or(0, |t| t.extent.len);
+    // A token looks up one row of the embedding; the matrix is only multiplied when it is the output too.
+    let active_bytes = resident - if catalog.arch.tied_embeddings { 0 } else { embedding } + cold_read_bytes;
+    let measured = (probe_disk && !layers.is_empty()).then(|| measure_disk(&mut disk, &layers));
+    let compute_bytes_per_s = measure_compute(&Team::new(options.threads()), dominant(&catalog), options.precision);
+    let share = |missed: f64| {
+        let disk_s = match &measured {
+            Some(d) if d.bytes_per_s > 0.0 => cold_read_bytes as f64 * missed / d.bytes_per_s,
+            _ => 0.0,
+        };
+        let compute_s = active_bytes as f64 / compute_bytes_per_s;
+        // Reads run under the computation, so the longer of the two is what a token takes.
+        Prediction { tok_s: 1.0 / disk_s.max(compute_s), binds: if disk_s > compute_s { "disk" } else { "compute" } }
+    };
+    let missed = match budget.expert_bytes_whole {
+        0 => 0.0,
+        whole => 1.0 - budget.expert_bytes as f64 / whole as f64,
+    };
+    let plan = Plan {
+        parameters: catalog.parameters(),
+        refusal,
+        shares,
+        expert_bytes: (of_expert.iter().min().copied().unwrap_or(0), of_expert.iter().max().copied().unwrap_or(0)),
+        cold_read_bytes,
+        active_bytes,
+        compute_bytes_per_s,
+        cold: share(1.0),
+        warm: share(missed),
+        disk: measured,
+        budget,
+    };
+    Ok((catalog, plan))
+}
+
+/// The smallest budget that works, for a plan that says why the asked one does not.
+fn least(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budget, BudgetError> {
+    let least = Options { ram: None, expert_cache: Some(crate::Size::Min), ..options.clone() };
+    divide(catalog, disk, &least)
+}
+
+/// The type of most of the weights.
+fn dominant(catalog: &Catalog) -> DType {
+    let mut bytes = std::collections::BTreeMap::<DType, u64>::new();
+    for e in &catalog.experts {
+        *bytes.entry(e.gate.dtype).or_default() += e.expert_bytes();
+    }
+    if bytes.is_empty() {
+        catalog.tensors.values().for_each(|t| *bytes.entry(t.dtype).or_default() += t.extent.len);
+    }
+    bytes.into_iter().max_by_key(|(_, n)| *n).map_or(DType::F32, |(d, _)| d)
+}
+
+/// Reads experts in a scattered order for [`DISK_PROBE`].
+fn measure_disk(disk: &mut Disk, layers: &[LayerExperts]) -> DiskFigure {
+    let all: Vec<&[Extent; 3]> = layers.iter().flat_map(|l| &l.extents).collect();
+    // A stride coprime to the number of experts visits all of them, far from each other: what a router does to a disk.
+    let stride = (all.len() * 618 / 1000).max(1);
+    let stride = (stride..).find(|s| gcd(*s, all.len()) == 1).unwrap_or(1);
+    let groups: Vec<Vec<Extent>> =
+        (0..all.len().min(PROBE_GROUPS_MAX)).map(|i| all[i * stride % all.len()].to_vec()).collect();
+    let depth = layers.iter().map(|l| l.top_k).max().unwrap_or(1);
+    let bandwidth = measure(disk, &groups, DISK_PROBE, depth);
+    DiskFigure {
+        bytes_per_s: bandwidth.bytes_per_s,
+        reads: bandwidth.reads,
+        io: disk.mode(),
+        fallback_reason: disk.fallback_reason().map(str::to_string),
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Times the engine's own matrix-vector product over synthetic weights.
+fn measure_compute(team: &Team, dtype: DType, precision: Precision) -> f64 {
+    const COLS: usize = 2048;
+    let row_bytes = dtype.row_bytes(COLS).unwrap_or(COLS * 4);
+    let rows = COMPUTE_PROBE_BYTES / row_bytes;
+    let bytes = vec![0x11u8; rows * row_bytes];
+    let w = Matrix { dtype, rows, cols: COLS, bytes: &bytes };
+    let mut x = Activations::new();
+    x.fill(1, COLS).iter_mut().enumerate().for_each(|(i, v)| *v = (i % 17) as f32 - 8.0);
+    let mut out = vec![0f32; rows];
+    matmul(team, precision, &w, &mut x, &mut out);
+    let (start, mut runs) = (Instant::now(), 0u32);
+    while runs == 0 || start.elapsed() < COMPUTE_PROBE {
+        matmul(team, precision, &w, &mut x, &mut out);
+        runs += 1;
+    }
+    runs as f64 * bytes.len() as f64 / start.elapsed().as_secs_f64()
+}

@@ -1,0 +1,100 @@
+//! Which instruction set the arithmetic runs on.
+
+use std::sync::OnceLock;
+
+/// A complete set of instructions that kernels are compiled for. All tiers give the same bits; only speed differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Isa {
+    /// What the target guarantees (SSE2 on x86-64, NEON on AArch64, plain or SIMD128 WebAssembly).
+    Scalar,
+    /// x86-64 with AVX2.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, VL and VNNI.
+    Avx512,
+}
+
+/// Environment variable that forces a tier, for tests and for comparing.
+pub const ISA_ENV: &str = "CALYPTE_ISA";
+
+impl Isa {
+    /// The best tier of this machine, or the one that `CALYPTE_ISA` (`scalar`, `avx2`, `avx512`) asks for if the
+    /// machine has it. Decided once.
+    pub fn get() -> Isa {
+        static CHOSEN: OnceLock<Isa> = OnceLock::new();
+        *CHOSEN.get_or_init(|| {
+            let best = Isa::available().last().copied().unwrap_or(Isa::Scalar);
+            let asked = match std::env::var(ISA_ENV).as_deref() {
+                Ok("scalar") => Isa::Scalar,
+                Ok("avx2") => Isa::Avx2,
+                Ok("avx512") => Isa::Avx512,
+                _ => best,
+            };
+            asked.min(best)
+        })
+    }
+
+    /// Every tier that this machine can run, slowest first.
+    pub fn available() -> Vec<Isa> {
+        #[allow(unused_mut)]
+        let mut tiers = vec![Isa::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2") {
+                tiers.push(Isa::Avx2);
+                if is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vnni")
+                {
+                    tiers.push(Isa::Avx512);
+                }
+            }
+        }
+        tiers
+    }
+
+    /// The name as `CALYPTE_ISA` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        }
+    }
+}
+
+/// Declares `fn $name(isa, args…)` that runs `$body(args…)` compiled for the given tier. Type parameters, where
+/// there are any, are written `[F: Bound]`.
+///
+/// The body is `#[inline(always)]`, so that its loops are vectorised with the features of the function they end up
+/// in. Rust never contracts a multiplication and an addition, so the tiers cannot differ in their roundings.
+macro_rules! for_each_isa {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident $([$($gen:ident : $bound:path),*])?
+        ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
+        $(#[$meta])*
+        $vis fn $name $(<$($gen: $bound),*>)? (isa: $crate::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                fn avx2 $(<$($gen: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
+                    $body $(::<$($gen),*>)? ($($arg),*)
+                }
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2")]
+                fn avx512 $(<$($gen: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
+                    $body $(::<$($gen),*>)? ($($arg),*)
+                }
+                match isa {
+                    // SAFETY: a tier above `Scalar` is only ever made by `Isa::available`, which asked the processor.
+                    $crate::Isa::Avx512 => return unsafe { avx512 $(::<$($gen),*>)? ($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::Isa::Avx2 => return unsafe { avx2 $(::<$($gen),*>)? ($($arg),*) },
+                    $crate::Isa::Scalar => {}
+                }
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = isa;
+            $body $(::<$($gen),*>)? ($($arg),*)
+        }
+    };
+}
+pub(crate) use for_each_isa;

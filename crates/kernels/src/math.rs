@@ -1,0 +1,76 @@
+//! Elementary functions of our own, so that every target gives the same bits: a system's `exp` may differ from the
+//! next one's in the last place, and cannot be vectorised.
+
+/// e^x. Relative error below 2 units in the last place over the whole range; below −87.3 the result is 0 and above
+/// 88.7 infinite, NaN stays NaN.
+///
+/// x = n·ln 2 + r with |r| ≤ ln 2 / 2, ln 2 split in two so that r is exact enough; e^r by its Taylor polynomial of
+/// degree 7; the power of two goes into the exponent. Only multiplications and additions, in a fixed order.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    const LOG2_E: f32 = std::f32::consts::LOG2_E;
+    const LN2_HIGH: f32 = 0.693_359_4; // 355/512: n times it is exact
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    const ROUND: f32 = 12_582_912.0; // 1.5·2²³: rounds to an integer, see `quant::q8`
+    const MIN: f32 = -87.3;
+    const MAX: f32 = 88.7;
+    let clamped = x.clamp(MIN, MAX);
+    let n = (clamped * LOG2_E + ROUND) - ROUND;
+    let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
+    let mut p = 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    p = p * r + 1.0;
+    p = p * r + 1.0;
+    // Two steps, since n reaches 128, which one exponent cannot hold.
+    let half = (n as i32) >> 1;
+    let scale = |k: i32| f32::from_bits(((k + 127) as u32) << 23);
+    let y = p * scale(half) * scale(n as i32 - half);
+    if x < MIN {
+        0.0
+    } else if x > MAX {
+        f32::INFINITY
+    } else {
+        y
+    }
+}
+
+/// 1 / (1 + e^−x).
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// x · sigmoid(x), also called swish.
+#[inline(always)]
+pub fn silu(x: f32) -> f32 {
+    x * sigmoid(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_close_everywhere() {
+        let mut worst = 0f64;
+        for i in -870_000..=880_000 {
+            let x = i as f32 * 1e-4;
+            let want = libm::exp(x as f64);
+            worst = worst.max(((exp(x) as f64 - want) / want).abs());
+        }
+        assert!(worst < 2.4e-7, "relative error {worst:e}");
+    }
+
+    #[test]
+    fn exp_at_its_edges() {
+        for (x, want) in [(0.0, 1.0), (f32::NEG_INFINITY, 0.0), (f32::INFINITY, f32::INFINITY), (-100.0, 0.0)] {
+            assert_eq!(exp(x), want, "exp({x})");
+        }
+        assert!(exp(f32::NAN).is_nan());
+        assert!(exp(88.7).is_finite());
+    }
+}

@@ -1,0 +1,334 @@
+//! Products of a weight matrix with rows of activations, for every weight format.
+//!
+//! One body per kind of format, generic over the format and compiled for every tier. A block of weights is unpacked
+//! once and meets up to [`TILE`] activation rows, so the same code is the decode kernel (one row) and the prefill
+//! kernel (many). Each output element is the canonical sequence of [`calypte_quant::reference`], whatever the tile.
+
+use std::ops::Range;
+
+use calypte_quant::formats::{BLOCK, FloatFormat, IntFormat};
+use calypte_quant::reference::{LANES, Q8Row, reduce};
+use calypte_quant::{Matrix, with_float_format, with_int_format};
+
+use crate::isa::for_each_isa;
+use crate::team::SendPtr;
+use crate::{Activations, Isa, Precision, Team};
+
+/// Activation rows that share one unpacking of a weight block: as many accumulators as stay in registers.
+const TILE: usize = 4;
+/// Below this many multiply-accumulates the hand-over to other threads costs more than it saves.
+const PARALLEL_MACS_MIN: usize = 1 << 15;
+/// Tasks per thread: enough that a thread which was held up does not hold up the rest.
+const TASKS_PER_THREAD: usize = 4;
+
+/// `out[r · w.rows + i] = w[i] · x[r]` for all rows r of `x` (`[x.rows, w.cols]` → `[x.rows, w.rows]`).
+///
+/// Integer weights take the int8 activations ([`Activations::quantize`] is called if it was not yet), unless
+/// `precision` says otherwise.
+pub fn matmul(team: &Team, precision: Precision, w: &Matrix<'_>, x: &mut Activations, out: &mut [f32]) {
+    if w.dtype.is_integer() && precision == Precision::Int8 {
+        x.quantize(team);
+    }
+    let x = &*x;
+    assert_eq!(w.cols, x.cols(), "a matrix of {} columns meets activations of width {}", w.cols, x.cols());
+    let out = &mut out[..w.rows * x.rows()];
+    let macs = w.rows * w.cols * x.rows();
+    let tasks = if macs < PARALLEL_MACS_MIN { 1 } else { team.threads() * TASKS_PER_THREAD };
+    let step = w.rows.div_ceil(tasks.min(w.rows.max(1))).max(1);
+    let out = SendPtr(out.as_mut_ptr());
+    team.run(w.rows.div_ceil(step), |task| {
+        let rows = task * step..((task + 1) * step).min(w.rows);
+        // SAFETY: `rows_into` writes out[r · w.rows + i] for i in `rows` only, and the tasks' ranges are disjoint parts
+        // of 0..w.rows; the slice was checked above to hold w.rows × x.rows values.
+        unsafe { rows_into(Isa::get(), precision, w, rows, x, out) };
+    });
+}
+
+/// [`matmul`] on the calling thread alone, for use inside a task. `x` must be quantised already if `w` asks for it.
+pub fn matmul_serial(precision: Precision, w: &Matrix<'_>, x: &Activations, out: &mut [f32]) {
+    assert_eq!(w.cols, x.cols(), "a matrix of {} columns meets activations of width {}", w.cols, x.cols());
+    let out = &mut out[..w.rows * x.rows()];
+    // SAFETY: the slice holds w.rows × x.rows values and nobody else has it.
+    unsafe { rows_into(Isa::get(), precision, w, 0..w.rows, x, SendPtr(out.as_mut_ptr())) };
+}
+
+/// Where results go: column i of row r is at `r · stride + i`.
+#[derive(Clone, Copy)]
+struct Out {
+    base: SendPtr<f32>,
+    stride: usize,
+}
+
+impl Out {
+    /// # Safety
+    /// The element must lie inside the caller's output, and in a column that no other task writes.
+    #[inline(always)]
+    unsafe fn put(self, r: usize, i: usize, v: f32) {
+        // SAFETY: promised by the caller.
+        unsafe { self.base.get().add(r * self.stride + i).write(v) };
+    }
+}
+
+/// Computes output columns `rows` for all rows of `x`.
+///
+/// # Safety
+/// `out` must be valid for `w.rows × x.rows()` values, and nobody else may touch columns `rows` of it meanwhile.
+unsafe fn rows_into(
+    isa: Isa,
+    precision: Precision,
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Activations,
+    out: SendPtr<f32>,
+) {
+    let out = Out { base: out, stride: w.rows };
+    if !w.dtype.is_integer() {
+        with_float_format!(w.dtype, float_rows(isa, w, rows, x, out));
+    } else if precision == Precision::F32 {
+        with_int_format!(w.dtype, int_f32_rows(isa, w, rows, x, out));
+    } else {
+        assert!(x.is_quantized(), "integer weights need rounded activations");
+        with_int_format!(w.dtype, int_rows(isa, w, rows, x, out));
+    }
+}
+
+for_each_isa! {
+    fn int_rows[F: IntFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = int_rows_body
+}
+for_each_isa! {
+    fn float_rows[F: FloatFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = float_rows_body
+}
+for_each_isa! {
+    fn int_f32_rows[F: IntFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = int_f32_rows_body
+}
+
+#[inline(always)]
+fn int_rows_body<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+    let mut row = 0;
+    while row < x.rows() {
+        let n = (x.rows() - row).min(TILE);
+        if n == TILE {
+            let tile: [Q8Row<'_>; TILE] = [x.q8(row), x.q8(row + 1), x.q8(row + 2), x.q8(row + 3)];
+            for i in rows.clone() {
+                let acc = int_dot::<F, TILE>(w.row(i), &tile);
+                for t in 0..TILE {
+                    // SAFETY: row + t < x.rows() and i is in `rows`; see `rows_into`.
+                    unsafe { out.put(row + t, i, acc[t]) };
+                }
+            }
+        } else {
+            for t in 0..n {
+                let one = [x.q8(row + t)];
+                for i in rows.clone() {
+                    // SAFETY: as above.
+                    unsafe { out.put(row + t, i, int_dot::<F, 1>(w.row(i), &one)[0]) };
+                }
+            }
+        }
+        row += n;
+    }
+}
+
+#[inline(always)]
+fn float_rows_body<F: FloatFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+    let mut row = 0;
+    while row < x.rows() {
+        let n = (x.rows() - row).min(TILE);
+        if n == TILE {
+            let tile: [&[f32]; TILE] = [x.row(row), x.row(row + 1), x.row(row + 2), x.row(row + 3)];
+            for i in rows.clone() {
+                let acc = float_dot::<F, TILE>(w.row(i), &tile);
+                for t in 0..TILE {
+                    // SAFETY: row + t < x.rows() and i is in `rows`; see `rows_into`.
+                    unsafe { out.put(row + t, i, acc[t]) };
+                }
+            }
+        } else {
+            for t in 0..n {
+                let one = [x.row(row + t)];
+                for i in rows.clone() {
+                    // SAFETY: as above.
+                    unsafe { out.put(row + t, i, float_dot::<F, 1>(w.row(i), &one)[0]) };
+                }
+            }
+        }
+        row += n;
+    }
+}
+
+#[inline(always)]
+fn int_f32_rows_body<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+    for r in 0..x.rows() {
+        for i in rows.clone() {
+            // SAFETY: r < x.rows() and i is in `rows`; see `rows_into`.
+            unsafe { out.put(r, i, int_f32_dot::<F>(w.row(i), x.row(r))) };
+        }
+    }
+}
+
+#[inline(always)]
+fn int_dot<F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<'_>; N]) -> [f32; N] {
+    let blocks = x[0].scale.len();
+    let mut acc = [0f32; N];
+    for b in 0..blocks {
+        let w = F::block(row, b);
+        for t in 0..N {
+            let q: &[i8; BLOCK] = x[t].q[b * BLOCK..(b + 1) * BLOCK].try_into().expect("a whole block");
+            let isum = if F::HAS_HALVES {
+                let (mut low, mut high) = (0i32, 0i32);
+                for j in 0..BLOCK / 2 {
+                    low += w.q[j] as i32 * q[j] as i32;
+                }
+                for j in BLOCK / 2..BLOCK {
+                    high += w.q[j] as i32 * q[j] as i32;
+                }
+                low * w.halves[0] + high * w.halves[1]
+            } else {
+                let mut sum = 0i32;
+                for j in 0..BLOCK {
+                    sum += w.q[j] as i32 * q[j] as i32;
+                }
+                sum
+            };
+            acc[t] += isum as f32 * (w.scale * x[t].scale[b]);
+            if F::HAS_MIN {
+                acc[t] -= w.min * x[t].sum[b];
+            }
+        }
+    }
+    acc
+}
+
+#[inline(always)]
+fn float_dot<F: FloatFormat, const N: usize>(row: &[u8], x: &[&[f32]; N]) -> [f32; N] {
+    let cols = x[0].len();
+    let mut acc = [[0f32; LANES]; N];
+    for c in 0..cols / LANES {
+        let mut w = [0f32; LANES];
+        for j in 0..LANES {
+            w[j] = F::value(row, c * LANES + j);
+        }
+        for t in 0..N {
+            let x: &[f32; LANES] = x[t][c * LANES..(c + 1) * LANES].try_into().expect("whole lanes");
+            for j in 0..LANES {
+                acc[t][j] += w[j] * x[j];
+            }
+        }
+    }
+    for i in cols / LANES * LANES..cols {
+        for t in 0..N {
+            acc[t][i % LANES] += F::value(row, i) * x[t][i];
+        }
+    }
+    acc.map(reduce)
+}
+
+#[inline(always)]
+fn int_f32_dot<F: IntFormat>(row: &[u8], x: &[f32]) -> f32 {
+    let mut acc = [0f32; LANES];
+    for (b, x) in x.chunks_exact(BLOCK).enumerate() {
+        let v = F::block(row, b).values();
+        for half in 0..BLOCK / LANES {
+            for j in 0..LANES {
+                acc[j] += v[half * LANES + j] * x[half * LANES + j];
+            }
+        }
+    }
+    reduce(acc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use calypte_quant::{DType, reference};
+
+    /// Deterministic noise; a generator crate would be one more thing to read.
+    struct Noise(u64);
+    impl Noise {
+        fn next(&mut self) -> u64 {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            self.0 >> 33
+        }
+        fn unit(&mut self) -> f32 {
+            (self.next() % 20001) as f32 / 10000.0 - 1.0
+        }
+    }
+
+    /// Random bytes are valid blocks of every format as long as the f16 scales are finite.
+    fn random_weights(dtype: DType, rows: usize, cols: usize, noise: &mut Noise) -> Vec<u8> {
+        let n = rows * dtype.row_bytes(cols).expect("whole blocks");
+        if !dtype.is_integer() {
+            let mut bytes = Vec::new();
+            calypte_quant::pack_float(dtype, (0..rows * cols).map(|_| noise.unit()), &mut bytes);
+            return bytes;
+        }
+        let mut bytes: Vec<u8> = (0..n).map(|_| noise.next() as u8).collect();
+        for block in bytes.chunks_mut(dtype.block_bytes()) {
+            let scales: &[usize] = match dtype {
+                DType::Q4_1 | DType::Q4K => &[0, 2],
+                DType::Q6K => &[208],
+                _ => &[0],
+            };
+            for &at in scales {
+                block[at + 1] &= 0xbf; // an exponent below the largest: never infinite, sometimes subnormal
+            }
+        }
+        bytes
+    }
+
+    /// Every tier, thread count and number of rows against the scalar reference, bit for bit.
+    #[track_caller]
+    fn check(dtype: DType, rows: usize, cols: usize, x_rows: usize, precision: Precision) {
+        let mut noise = Noise(rows as u64 * 31 + cols as u64);
+        let bytes = random_weights(dtype, rows, cols, &mut noise);
+        // An odd start address: readers must not assume alignment.
+        let shifted: Vec<u8> = std::iter::once(0).chain(bytes).collect();
+        let w = Matrix::new(dtype, rows, cols, &shifted[1..]).expect("the shape fits");
+        let mut x = Activations::new();
+        x.fill(x_rows, cols).iter_mut().for_each(|v| *v = noise.unit());
+        let mut want = vec![0f32; rows * x_rows];
+        let team = Team::new(1);
+        x.quantize(&team);
+        for r in 0..x_rows {
+            for i in 0..rows {
+                want[r * rows + i] = if dtype.is_integer() && precision == Precision::Int8 {
+                    reference::dot_q8(&w, i, x.q8(r))
+                } else {
+                    reference::dot(&w, i, x.row(r))
+                };
+            }
+        }
+        let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        for isa in Isa::available() {
+            let mut got = vec![f32::NAN; want.len()];
+            // SAFETY: `got` holds rows × x_rows values and is ours alone.
+            unsafe { rows_into(isa, precision, &w, 0..rows, &x, SendPtr(got.as_mut_ptr())) };
+            assert_eq!(bits(&got), bits(&want), "{dtype} {rows}×{cols}, {x_rows} rows, {}", isa.name());
+        }
+        for threads in [1, 2, 5] {
+            let mut got = vec![f32::NAN; want.len()];
+            matmul(&Team::new(threads), precision, &w, &mut x, &mut got);
+            assert_eq!(bits(&got), bits(&want), "{dtype} {rows}×{cols}, {x_rows} rows, {threads} threads");
+        }
+    }
+
+    #[test]
+    fn every_format_equals_its_reference_on_every_tier() {
+        for dtype in DType::ALL {
+            let unit = dtype.block_len().max(32);
+            for (rows, blocks, x_rows) in [(1, 1, 1), (7, 2, 3), (33, 3, 4), (64, 4, 9), (300, 1, 5)] {
+                check(dtype, rows, blocks * unit, x_rows, Precision::Int8);
+                check(dtype, rows, blocks * unit, x_rows, Precision::F32);
+            }
+        }
+    }
+
+    #[test]
+    fn float_widths_need_not_be_multiples_of_the_lanes() {
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            for cols in [1, 15, 17, 24, 100] {
+                check(dtype, 5, cols, 6, Precision::Int8);
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Norms, rotations and gates: everything that is neither a matrix product nor attention.
+
+use calypte_quant::reference::dot_f32;
+
+use crate::isa::for_each_isa;
+use crate::{Isa, math};
+
+for_each_isa! { fn rms_norm_isa(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) = rms_norm_body }
+for_each_isa! { fn swiglu_isa(gate: &mut [f32], up: &[f32]) = swiglu_body }
+for_each_isa! { fn axpy_isa(out: &mut [f32], a: f32, x: &[f32]) = axpy_body }
+for_each_isa! { fn add_isa(out: &mut [f32], x: &[f32]) = add_body }
+
+#[inline(always)]
+fn rms_norm_body(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
+    let mean = dot_f32(x, x) / x.len() as f32;
+    let inverse = 1.0 / (mean + eps).sqrt();
+    for ((o, x), w) in out.iter_mut().zip(x).zip(w) {
+        *o = x * inverse * w;
+    }
+}
+
+#[inline(always)]
+fn swiglu_body(gate: &mut [f32], up: &[f32]) {
+    for (g, u) in gate.iter_mut().zip(up) {
+        *g = math::silu(*g) * u;
+    }
+}
+
+#[inline(always)]
+fn axpy_body(out: &mut [f32], a: f32, x: &[f32]) {
+    for (o, x) in out.iter_mut().zip(x) {
+        *o += a * x;
+    }
+}
+
+#[inline(always)]
+fn add_body(out: &mut [f32], x: &[f32]) {
+    for (o, x) in out.iter_mut().zip(x) {
+        *o += x;
+    }
+}
+
+/// Root-mean-square norm (arXiv 1910.07467): `out = x / sqrt(mean(x²) + eps) · w`.
+pub fn rms_norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
+    rms_norm_isa(Isa::get(), x, w, eps, out);
+}
+
+/// [`rms_norm`] of every row of `x`, rows as wide as `w`.
+pub fn rms_norm_rows(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
+    for (x, out) in x.chunks_exact(w.len()).zip(out.chunks_exact_mut(w.len())) {
+        rms_norm(x, w, eps, out);
+    }
+}
+
+/// [`rms_norm`] of consecutive heads, in place.
+pub fn rms_norm_in_place(x: &mut [f32], w: &[f32], eps: f32, scratch: &mut Vec<f32>) {
+    for x in x.chunks_exact_mut(w.len()) {
+        scratch.clear();
+        scratch.extend_from_slice(x);
+        rms_norm(scratch, w, eps, x);
+    }
+}
+
+/// Layer norm (arXiv 1607.06450) with weight and bias, in place.
+pub fn layer_norm(x: &mut [f32], w: &[f32], bias: &[f32], eps: f32) {
+    let n = x.len() as f32;
+    let mean = dot_f32(x, &vec![1.0; x.len()]) / n;
+    x.iter_mut().for_each(|v| *v -= mean);
+    let inverse = 1.0 / (dot_f32(x, x) / n + eps).sqrt();
+    for ((x, w), b) in x.iter_mut().zip(w).zip(bias) {
+        *x = *x * inverse * w + b;
+    }
+}
+
+/// `gate = silu(gate) · up` (SwiGLU, arXiv 2002.05202).
+pub fn swiglu(gate: &mut [f32], up: &[f32]) {
+    swiglu_isa(Isa::get(), gate, up);
+}
+
+/// `out += a · x`.
+pub fn axpy(out: &mut [f32], a: f32, x: &[f32]) {
+    axpy_isa(Isa::get(), out, a, x);
+}
+
+/// `out += x`.
+pub fn add(out: &mut [f32], x: &[f32]) {
+    add_isa(Isa::get(), out, x);
+}
+
+/// Softmax in place: the largest is subtracted first, the sum is taken in the canonical lanes.
+pub fn softmax(x: &mut [f32]) {
+    let max = x.iter().fold(f32::NEG_INFINITY, |m, v| if *v > m || v.is_nan() { *v } else { m });
+    let mut lanes = [0f32; calypte_quant::reference::LANES];
+    for (i, v) in x.iter_mut().enumerate() {
+        *v = math::exp(*v - max);
+        lanes[i % calypte_quant::reference::LANES] += *v;
+    }
+    let sum = calypte_quant::reference::reduce(lanes);
+    x.iter_mut().for_each(|v| *v /= sum);
+}
+
+/// Rotates pairs `(i, i + n/2)` of `x` (n = `x.len()`): the half-split layout. `cos` and `sin` have n/2 entries.
+pub fn rope_half_split(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (a, b) = x.split_at_mut(cos.len());
+    for i in 0..cos.len() {
+        let (u, v) = (a[i], b[i]);
+        a[i] = u * cos[i] - v * sin[i];
+        b[i] = v * cos[i] + u * sin[i];
+    }
+}
+
+/// Rotates pairs `(2i, 2i + 1)` of `x`: the interleaved layout.
+pub fn rope_interleaved(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+    for (i, pair) in x.chunks_exact_mut(2).enumerate() {
+        let (u, v) = (pair[0], pair[1]);
+        pair[0] = u * cos[i] - v * sin[i];
+        pair[1] = v * cos[i] + u * sin[i];
+    }
+}
+
+/// Index of the largest value; the lowest index among equals; NaN never wins.
+pub fn argmax(x: &[f32]) -> usize {
+    let mut best = 0;
+    for (i, v) in x.iter().enumerate() {
+        if *v > x[best] || x[best].is_nan() {
+            best = i;
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every tier gives the scalar tier's bits, for lengths around the lane count.
+    #[track_caller]
+    fn check(run: impl Fn(Isa, &[f32], &mut [f32])) {
+        for n in [1, 2, 15, 16, 17, 40, 259] {
+            let x: Vec<f32> = (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.173).collect();
+            let bits = |isa| {
+                let mut out: Vec<f32> = (0..n).map(|i| (i % 7) as f32 - 3.1).collect();
+                run(isa, &x, &mut out);
+                out.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+            };
+            for isa in Isa::available() {
+                assert_eq!(bits(isa), bits(Isa::Scalar), "{n} values on {}", isa.name());
+            }
+        }
+    }
+
+    #[test]
+    fn tiers_agree() {
+        check(|isa, x, out| rms_norm_isa(isa, x, &vec![0.7; x.len()], 1e-6, out));
+        check(|isa, x, out| swiglu_isa(isa, out, x));
+        check(|isa, x, out| axpy_isa(isa, out, 0.37, x));
+        check(|isa, x, out| add_isa(isa, out, x));
+    }
+
+    #[test]
+    fn rotations_turn_by_the_angle_and_keep_the_length() {
+        let (c, s) = ([0.6, 1.0], [0.8, 0.0]);
+        let mut half = [1.0, 2.0, 0.0, 3.0];
+        rope_half_split(&mut half, &c, &s);
+        assert_eq!(half, [0.6, 2.0, 0.8, 3.0]);
+        let mut inter = [1.0, 0.0, 2.0, 3.0];
+        rope_interleaved(&mut inter, &c, &s);
+        assert_eq!(inter, [0.6, 0.8, 2.0, 3.0]);
+    }
+
+    #[test]
+    fn softmax_sums_to_one_and_layer_norm_centres() {
+        let mut x: Vec<f32> = (0..37).map(|i| i as f32 * 0.3 - 4.0).collect();
+        softmax(&mut x);
+        assert!((x.iter().sum::<f32>() - 1.0).abs() < 1e-6 && x.windows(2).all(|w| w[0] < w[1]));
+        let mut y = [1.0, 2.0, 3.0, 4.0];
+        layer_norm(&mut y, &[1.0; 4], &[0.5; 4], 0.0);
+        assert!((y.iter().sum::<f32>() - 2.0).abs() < 1e-6 && (y[3] - 0.5 - 1.3416408).abs() < 1e-5);
+    }
+
+    #[test]
+    fn argmax_takes_the_first_of_equals_and_never_a_nan() {
+        for (x, want) in [(&[1.0f32, 3.0, 3.0][..], 1), (&[f32::NAN, 1.0, 2.0], 2), (&[2.0, f32::NAN], 0)] {
+            assert_eq!(argmax(x), want);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Transformer models composed from a catalogue.
+//!
+//! What lives here: the blocks (attention kinds, the DSA indexer, gates, the mixture, MLPs), each in one file, and
+//! [`Model`], which strings them together as the catalogue's [`Arch`](calypte_checkpoint::Arch) describes. There is no
+//! code per family here: a family is a description, filled in by `checkpoint`.
+//!
+//! What must never live here: decisions about what is cached (experts come through
+//! [`ExpertCache`](calypte_residency::ExpertCache)), sampling, sessions, text, file formats.
+
+mod compute;
+mod dsa;
+mod error;
+mod gate;
+mod gqa;
+mod kv;
+mod mla;
+mod mlp;
+mod model;
+mod moe;
+mod observer;
+mod rotation;
+mod weights;
+
+pub use compute::Compute;
+pub use error::ModelError;
+pub use kv::Kv;
+pub use model::{Model, Workspace, working_bytes};
+pub use observer::Observer;
+pub use weights::{Loading, NoProgress, resident_extents};

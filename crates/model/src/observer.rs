@@ -1,0 +1,16 @@
+//! A window into a running model, for tests, traces and statistics.
+
+/// Told what the model decides while it runs. All methods default to nothing.
+pub trait Observer {
+    /// The router of `layer` sent position `position` to `experts` (best first) with `weights`.
+    fn routed(&mut self, layer: usize, position: usize, experts: &[u32], weights: &[f32]) {
+        let _ = (layer, position, experts, weights);
+    }
+
+    /// The indexer of `layer` lets `position` see `positions` (ascending); `None` means all up to itself.
+    fn selected(&mut self, layer: usize, position: usize, positions: Option<&[u32]>) {
+        let _ = (layer, position, positions);
+    }
+}
+
+impl Observer for () {}

@@ -1,0 +1,196 @@
+//! Resident weights: everything but the routed experts, read once through the disk crate.
+
+use std::path::PathBuf;
+
+use calypte_checkpoint::{Catalog, Role, Tensor};
+use calypte_disk::{Disk, Extent, Loaded};
+use calypte_kernels::{Activations, matmul};
+use calypte_quant::{DType, Matrix, pack_float, unpack_row};
+
+use crate::{Compute, ModelError};
+
+/// Told how far the loading of resident weights has come.
+pub trait Loading {
+    /// `bytes` more of the resident weights are in memory.
+    fn loaded(&mut self, bytes: u64);
+}
+
+/// Loading that nobody watches.
+pub struct NoProgress;
+impl Loading for NoProgress {
+    fn loaded(&mut self, _bytes: u64) {}
+}
+
+/// A resident matrix (or a stack of equal ones along its rows).
+pub(crate) struct Weight {
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    /// As it came from the file.
+    Read(Loaded),
+    /// Rearranged once when it was loaded.
+    Made(Vec<u8>),
+}
+
+impl Weight {
+    /// The whole matrix.
+    pub fn matrix(&self) -> Matrix<'_> {
+        self.rows_at(0, self.rows)
+    }
+
+    /// Rows `first .. first + rows` as a matrix of their own: one head of a stack.
+    pub fn rows_at(&self, first: usize, rows: usize) -> Matrix<'_> {
+        let bytes = match &self.bytes {
+            Bytes::Read(loaded) => loaded.view(0),
+            Bytes::Made(made) => made,
+        };
+        let row_bytes = bytes.len() / self.rows;
+        Matrix {
+            dtype: self.dtype,
+            rows,
+            cols: self.cols,
+            bytes: &bytes[first * row_bytes..(first + rows) * row_bytes],
+        }
+    }
+
+    /// Outputs of the matrix.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether activations must be rounded before they meet it.
+    pub fn is_integer(&self) -> bool {
+        self.dtype.is_integer()
+    }
+
+    /// `out = x · Wᵀ`, `out` resized to `[x.rows, rows]`.
+    pub fn apply(&self, compute: &Compute<'_>, x: &mut Activations, out: &mut Vec<f32>) {
+        out.resize(x.rows() * self.rows, 0.0);
+        matmul(compute.team, compute.precision, &self.matrix(), x, out);
+    }
+
+    /// [`Weight::apply`] into activations, for a result that is the input of the next matrix.
+    pub fn apply_into(&self, compute: &Compute<'_>, x: &mut Activations, out: &mut Activations) {
+        let rows = x.rows();
+        matmul(compute.team, compute.precision, &self.matrix(), x, out.fill(rows, self.rows));
+    }
+}
+
+/// Reads the tensors of a catalogue.
+pub(crate) struct Loader<'a> {
+    pub catalog: &'a Catalog,
+    pub disk: &'a mut Disk,
+    pub progress: &'a mut dyn Loading,
+}
+
+impl Loader<'_> {
+    fn tensor(&self, layer: Option<usize>, role: Role) -> Result<&Tensor, ModelError> {
+        self.catalog.get(layer, role).ok_or_else(|| ModelError::MissingTensor {
+            path: self.catalog.source.clone(),
+            role: format!("{role:?}"),
+            layer,
+        })
+    }
+
+    fn read(&mut self, extent: Extent) -> Result<Loaded, ModelError> {
+        let loaded = self.disk.read_now(&[extent])?;
+        self.progress.loaded(extent.len);
+        Ok(loaded)
+    }
+
+    /// A matrix. Leading dimensions beyond two are stacked along the rows.
+    pub fn matrix(&mut self, layer: Option<usize>, role: Role) -> Result<Weight, ModelError> {
+        let tensor = self.tensor(layer, role)?.clone();
+        let cols = tensor.shape.last().copied().unwrap_or(1);
+        let rows = tensor.len() / cols.max(1);
+        let bytes = Bytes::Read(self.read(tensor.extent)?);
+        Ok(Weight { dtype: tensor.dtype, rows, cols, bytes })
+    }
+
+    /// A matrix of a float type, all of whose values must be finite: a router, whose NaN would send tokens anywhere.
+    pub fn finite_matrix(&mut self, layer: Option<usize>, role: Role) -> Result<Weight, ModelError> {
+        let weight = self.matrix(layer, role)?;
+        let mut row = vec![0f32; weight.cols];
+        for i in 0..weight.rows {
+            unpack_row(weight.dtype, weight.matrix().row(i), &mut row);
+            self.check_finite(layer, role, i * weight.cols, &row)?;
+        }
+        Ok(weight)
+    }
+
+    /// A vector as f32, all of whose values must be finite.
+    pub fn vector(&mut self, layer: Option<usize>, role: Role) -> Result<Vec<f32>, ModelError> {
+        let tensor = self.tensor(layer, role)?.clone();
+        let loaded = self.read(tensor.extent)?;
+        let mut values = vec![0f32; tensor.len()];
+        unpack_row(tensor.dtype, loaded.view(0), &mut values);
+        self.check_finite(layer, role, 0, &values)?;
+        Ok(values)
+    }
+
+    fn check_finite(
+        &self,
+        layer: Option<usize>,
+        role: Role,
+        first: usize,
+        values: &[f32],
+    ) -> Result<(), ModelError> {
+        let Some(index) = values.iter().position(|v| !v.is_finite()) else { return Ok(()) };
+        let tensor = self.tensor(layer, role)?;
+        let file = self.catalog.files.get(tensor.extent.file.0 as usize);
+        Err(ModelError::NotFiniteWeight {
+            path: file.map_or_else(PathBuf::new, |f| f.path.clone()),
+            tensor: tensor.name.clone(),
+            offset: tensor.extent.offset,
+            index: first + index,
+            value: values[index],
+        })
+    }
+
+    /// MLA's up-projections as two stacks of per-head matrices: keys `[heads · kv_lora, nope]` and values
+    /// `[heads · v, kv_lora]`.
+    ///
+    /// GGUF stores them so. Hugging Face stores them in one matrix with the key half the other way round; it is taken
+    /// apart and transposed here once, in its own float type, so both formats give the same bits.
+    pub fn latent_up(
+        &mut self,
+        layer: usize,
+        heads: usize,
+        kv_lora: usize,
+        nope: usize,
+        v: usize,
+    ) -> Result<(Weight, Weight), ModelError> {
+        if self.catalog.get(Some(layer), Role::AttnKB).is_some() {
+            return Ok((self.matrix(Some(layer), Role::AttnKB)?, self.matrix(Some(layer), Role::AttnVB)?));
+        }
+        let both = self.matrix(Some(layer), Role::AttnKvB)?;
+        // An integer matrix cannot be transposed without rounding it anew; its values are kept exactly, as f32.
+        let dtype = if both.is_integer() { DType::F32 } else { both.dtype };
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        let mut head = vec![0f32; (nope + v) * kv_lora];
+        for h in 0..heads {
+            let m = both.rows_at(h * (nope + v), nope + v);
+            for (i, row) in head.chunks_exact_mut(kv_lora).enumerate() {
+                unpack_row(m.dtype, m.row(i), row);
+            }
+            let transposed = (0..kv_lora).flat_map(|l| (0..nope).map(move |n| (n, l)));
+            pack_float(dtype, transposed.map(|(n, l)| head[n * kv_lora + l]), &mut keys);
+            pack_float(dtype, head[nope * kv_lora..].iter().copied(), &mut values);
+        }
+        Ok((
+            Weight { dtype, rows: heads * kv_lora, cols: nope, bytes: Bytes::Made(keys) },
+            Weight { dtype, rows: heads * v, cols: kv_lora, bytes: Bytes::Made(values) },
+        ))
+    }
+}
+
+/// Where the weights are that [`crate::Model::load`] will read: everything but routed experts and
+/// multi-token-prediction layers.
+pub fn resident_extents(catalog: &Catalog) -> impl Iterator<Item = Extent> + '_ {
+    let trunk = catalog.arch.layers;
+    catalog.tensors.iter().filter(move |(key, _)| key.layer.is_none_or(|l| l < trunk)).map(|(_, t)| t.extent)
+}

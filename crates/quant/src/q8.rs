@@ -1,0 +1,65 @@
+//! Activations rounded to int8: once per layer input, shared by every integer matrix that reads it.
+//!
+//! One activation format serves all weight formats: blocks of 32 with an f32 scale, and beside it the scaled sum of
+//! the block, which is all that the minimum of a weight block needs to know.
+
+use crate::formats::BLOCK;
+
+/// Rounds one row. `x.len()` must be a multiple of 32; `q` has the same length, `scale` and `sum` one entry a block.
+///
+/// `scale = max|x| / 127`, `q = round(x / scale)` (ties to even), `sum = scale · Σq`. A NaN or infinity anywhere in a
+/// block makes its scale, and so everything computed from it, not finite: it must not disappear by rounding.
+#[inline(always)]
+pub fn quantize_row(x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32]) {
+    /// Adding and subtracting 1.5·2²³ rounds to the nearest integer, ties to even, for |v| < 2²²; unlike a rounding
+    /// instruction it exists on every target and vectorises.
+    const ROUND: f32 = 12_582_912.0;
+    for (b, (x, q)) in x.chunks_exact(BLOCK).zip(q.chunks_exact_mut(BLOCK)).enumerate() {
+        // As integers, magnitudes order the same, and NaNs come out on top instead of being ignored.
+        let mut magnitude = 0u32;
+        for v in x {
+            magnitude = magnitude.max(v.to_bits() & 0x7fff_ffff);
+        }
+        let d = f32::from_bits(magnitude) / 127.0;
+        let inverse = if d > 0.0 { 1.0 / d } else { 0.0 };
+        let mut total = 0i32;
+        for j in 0..BLOCK {
+            let r = (x[j] * inverse + ROUND) - ROUND;
+            // A subnormal scale can make the quotient overflow: saturate like any other rounding would.
+            let i = (r as i32).clamp(-127, 127);
+            q[j] = i as i8;
+            total += i;
+        }
+        scale[b] = d;
+        sum[b] = d * total as f32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quantize(x: &[f32]) -> (Vec<i8>, Vec<f32>, Vec<f32>) {
+        let (mut q, mut d, mut s) = (vec![0; x.len()], vec![0.0; x.len() / 32], vec![0.0; x.len() / 32]);
+        quantize_row(x, &mut q, &mut d, &mut s);
+        (q, d, s)
+    }
+
+    #[test]
+    fn rounds_to_the_nearest_and_keeps_the_sum() {
+        let mut x = [0.0f32; 64];
+        x[..4].copy_from_slice(&[127.0, 2.5, -3.5, 0.4]);
+        let (q, d, s) = quantize(&x);
+        assert_eq!(&q[..5], &[127, 2, -4, 0, 0]);
+        assert_eq!((d[0], s[0], d[1], s[1]), (1.0, 125.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_visible() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = [1.0f32; 32];
+            x[7] = bad;
+            assert!(!quantize(&x).1[0].is_finite(), "{bad} was rounded away");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! One MoE layer: where its experts lie on disk, and those of them that are in memory.
+
+use std::sync::Arc;
+
+use calypte_disk::{Disk, Extent, Loaded};
+
+use crate::Key;
+use crate::budget::LayerSize;
+
+/// The routed experts of one MoE layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerExperts {
+    /// Where the gate, up and down matrices of every expert lie.
+    pub extents: Vec<[Extent; 3]>,
+    /// Experts that the router picks for one token.
+    pub top_k: usize,
+}
+
+impl LayerExperts {
+    /// The layer as the budget sees it. Its slots are as large as its largest expert needs on `disk`, so that any slot
+    /// of the layer serves any of its experts.
+    pub fn size(&self, disk: &Disk) -> LayerSize {
+        let slot_bytes = self.extents.iter().map(|e| disk.buffer_bytes(e));
+        LayerSize {
+            experts: self.extents.len(),
+            top_k: self.top_k,
+            slot_bytes: slot_bytes.max().unwrap_or(0) as u64,
+        }
+    }
+}
+
+/// The right to read the weights of one resident expert. They stay where they are, unchanged, until the lease is given
+/// back through [`crate::ExpertCache::release`].
+#[derive(Debug)]
+pub struct Lease {
+    /// The expert, in the layer of the step.
+    pub expert: u32,
+    pub(super) layer: u32,
+    pub(super) loaded: Arc<Loaded>,
+}
+
+impl Lease {
+    /// The MoE layer, counted from 0 over the layers that have experts.
+    pub fn layer(&self) -> usize {
+        self.layer as usize
+    }
+
+    /// Bytes of the gate matrix, as they are in the file.
+    pub fn gate(&self) -> &[u8] {
+        self.loaded.view(0)
+    }
+
+    /// Bytes of the up matrix, as they are in the file.
+    pub fn up(&self) -> &[u8] {
+        self.loaded.view(1)
+    }
+
+    /// Bytes of the down matrix, as they are in the file.
+    pub fn down(&self) -> &[u8] {
+        self.loaded.view(2)
+    }
+
+    pub(super) fn key(&self) -> Key {
+        Key {
+            layer: self.layer,
+            expert: self.expert,
+        }
+    }
+}
+
+/// One layer with its memory.
+pub(super) struct Room {
+    pub(super) extents: Vec<[Extent; 3]>,
+    pub(super) slot_bytes: usize,
+    /// Place of every expert in the order of file offsets.
+    pub(super) read_rank: Vec<u32>,
+    /// The weights of every READY expert.
+    pub(super) loaded: Vec<Option<Arc<Loaded>>>,
+}
+
+impl Room {
+    pub(super) fn new(layer: LayerExperts, size: LayerSize) -> Room {
+        Room {
+            read_rank: read_ranks(&layer.extents),
+            loaded: vec![None; layer.extents.len()],
+            extents: layer.extents,
+            slot_bytes: size.slot_bytes as usize,
+        }
+    }
+}
+
+pub(super) fn sizes(layers: &[LayerExperts], disk: &Disk) -> Vec<LayerSize> {
+    layers.iter().map(|layer| layer.size(disk)).collect()
+}
+
+/// The place of every expert when experts are sorted by where their first extent begins.
+fn read_ranks(extents: &[[Extent; 3]]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..extents.len() as u32).collect();
+    order.sort_by_key(|&expert| {
+        let extents = &extents[expert as usize];
+        extents.iter().map(|e| (e.file, e.offset)).min()
+    });
+    let mut ranks = vec![0; extents.len()];
+    for (rank, &expert) in order.iter().enumerate() {
+        ranks[expert as usize] = rank as u32;
+    }
+    ranks
+}

@@ -1,0 +1,23 @@
+//! Which routed expert lives in memory.
+//!
+//! What lives here: the byte budget with its per-layer floors, the slots and their leases, eviction policies, and the
+//! counting of hits and misses. [`Machine`] is pure and deterministic (events in, commands out), so that a recorded
+//! routing trace gives the same hits on any machine; [`ExpertCache`] is the one small driver that executes its commands
+//! on a [`calypte_disk::Disk`].
+//!
+//! What must never live here: file formats (that is `checkpoint`), reading (that is `disk`), arithmetic on weights
+//! (that is `kernels`), and any decision that could change an answer: placement decides speed and nothing else.
+
+mod budget;
+mod driver;
+mod error;
+mod machine;
+pub mod policy;
+mod stats;
+
+pub use budget::{LayerShare, LayerSize, floor_bytes, share, whole_bytes};
+pub use driver::{ExpertCache, LayerExperts, Lease};
+pub use error::ResidencyError;
+pub use machine::{Command, Event, Key, Machine, SlotState};
+pub use policy::Evict;
+pub use stats::{CacheStats, MachineCounts};

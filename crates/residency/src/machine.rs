@@ -1,0 +1,478 @@
+//! The state machine: events in, commands out, no clock, no threads, no memory of its own.
+//!
+//! Every expert has a slot that is FREE (it holds no memory), LOADING or READY. READY slots are reachable through
+//! leases only; a leased or loading slot is never given up, and neither is one that the current step still has to hand
+//! out.
+//!
+//! Replays must not depend on how fast a disk was, so everything that shapes the set of resident experts is decided
+//! when a step begins. When the union exceeds what fits, the policy names at that moment the experts that will *pass*
+//! through (read, handed out, given up as soon as they are released) while the rest *stay*; reads then go in waves.
+
+mod plan;
+
+use std::collections::VecDeque;
+
+use crate::budget::{LayerSize, surplus_bytes};
+use crate::{Evict, MachineCounts, ResidencyError};
+
+/// One routed expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// MoE layer, counted from 0 over the layers that have experts.
+    pub layer: u32,
+    /// Expert in that layer.
+    pub expert: u32,
+}
+
+/// What the machine is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A step of `layer` needs the experts of `union`, to be read in this order; repeated experts count once. An
+    /// unfinished step is aborted first.
+    Begin {
+        /// MoE layer.
+        layer: u32,
+        /// Experts.
+        union: &'a [u32],
+    },
+    /// A [`Command::Load`] succeeded.
+    Landed(Key),
+    /// A [`Command::Load`] failed: the slot is FREE again. Nothing more is read for the step until it is aborted.
+    Failed(Key),
+    /// One lease of this expert was given back.
+    Released(Key),
+    /// Nothing is being read, nothing will be released, and the step is not finished: experts that should stay may be
+    /// given up too.
+    Stalled,
+    /// The step is over. Reads in flight still land, in slots that nobody waits for.
+    Abort,
+}
+
+/// What the machine wants done, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Give up the memory of this slot: nobody holds a lease.
+    Evict(Key),
+    /// Read this expert into memory; there is room.
+    Load(Key),
+    /// Give a lease of this READY expert to the step.
+    HandOut(Key),
+}
+
+/// Whether a slot holds an expert.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlotState {
+    /// It holds no memory.
+    #[default]
+    Free,
+    /// A read is under way.
+    Loading,
+    /// The weights are complete.
+    Ready,
+}
+
+/// What the current step does with an expert.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Role {
+    /// The step does not use it.
+    #[default]
+    Outside,
+    /// In the union; protected until the step is finished.
+    Stays,
+    /// In the union; may go once it was handed out and released.
+    Passes,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    state: SlotState,
+    role: Role,
+    handed_out: bool,
+    /// Whether the policy may name this slot as a victim.
+    candidate: bool,
+    leases: u32,
+}
+
+impl Slot {
+    fn may_be_evicted(&self) -> bool {
+        let needed = match self.role {
+            Role::Outside => false,
+            Role::Stays => true,
+            Role::Passes => !self.handed_out,
+        };
+        self.state == SlotState::Ready && self.leases == 0 && !needed
+    }
+}
+
+#[derive(Debug)]
+struct Layer {
+    size: LayerSize,
+    floor: usize,
+    slots: Vec<Slot>,
+    /// Slots that are LOADING or READY, or about to be.
+    used: usize,
+    /// Steps begun.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Step {
+    layer: u32,
+    members: Vec<u32>,
+    /// Misses without a slot so far, in the order of reading.
+    pending: VecDeque<u32>,
+    /// Members not handed out so far.
+    left: usize,
+    failed: bool,
+}
+
+/// The state machine. See the head of this module.
+pub struct Machine {
+    layers: Vec<Layer>,
+    policy: Box<dyn Evict>,
+    step: Option<Step>,
+    budget_bytes: u64,
+    /// Budget above the floors.
+    surplus_bytes: u64,
+    /// What the slots above their layers' floors hold of it.
+    surplus_used_bytes: u64,
+    counts: MachineCounts,
+    /// Layers that may lose a slot; kept for its memory.
+    scope: Vec<u32>,
+}
+
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Machine")
+            .field("policy", &self.policy.name())
+            .field("step", &self.step)
+            .field("budget_bytes", &self.budget_bytes)
+            .field("used_bytes", &self.used_bytes())
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Machine {
+    /// A machine with nothing resident.
+    ///
+    /// # Errors
+    /// [`ResidencyError::BelowFloor`] when `budget_bytes` does not cover every layer's floor.
+    pub fn new(
+        layers: &[LayerSize],
+        budget_bytes: u64,
+        policy: Box<dyn Evict>,
+    ) -> Result<Machine, ResidencyError> {
+        let surplus_bytes = surplus_bytes(layers, budget_bytes)?;
+        let layers = layers.iter().map(|&size| Layer {
+            size,
+            floor: size.slots_floor(),
+            slots: vec![Slot::default(); size.experts],
+            used: 0,
+            clock: 0,
+        });
+        Ok(Machine {
+            layers: layers.collect(),
+            policy,
+            step: None,
+            budget_bytes,
+            surplus_bytes,
+            surplus_used_bytes: 0,
+            counts: MachineCounts::default(),
+            scope: Vec::new(),
+        })
+    }
+
+    /// Takes one event and appends the commands that follow from it.
+    ///
+    /// Events that do not fit the state (a read that was never asked for, a lease that is not out) change nothing.
+    ///
+    /// # Errors
+    /// [`ResidencyError::UnknownExpert`] when a key names no expert; nothing changes then.
+    pub fn apply(
+        &mut self,
+        event: Event<'_>,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ResidencyError> {
+        match event {
+            Event::Begin { layer, union } => {
+                self.check_known(layer, union)?;
+                self.abort();
+                self.begin(layer, union, commands);
+            }
+            Event::Landed(key) => {
+                self.check_known(key.layer, &[key.expert])?;
+                self.landed(key, commands);
+            }
+            Event::Failed(key) => {
+                self.check_known(key.layer, &[key.expert])?;
+                self.failed(key);
+            }
+            Event::Released(key) => {
+                self.check_known(key.layer, &[key.expert])?;
+                self.released(key, commands);
+            }
+            Event::Stalled => self.stalled(commands),
+            Event::Abort => self.abort(),
+        }
+        Ok(())
+    }
+
+    /// The layer of the step under way.
+    pub fn step_layer(&self) -> Option<u32> {
+        self.step.as_ref().map(|step| step.layer)
+    }
+
+    /// Whether a read of the step under way failed, so that it must be aborted.
+    pub fn step_failed(&self) -> bool {
+        self.step.as_ref().is_some_and(|step| step.failed)
+    }
+
+    /// Experts of the step under way that were not handed out so far.
+    pub fn step_left(&self) -> usize {
+        self.step.as_ref().map_or(0, |step| step.left)
+    }
+
+    /// The slot of an expert; FREE for experts that do not exist.
+    pub fn state(&self, key: Key) -> SlotState {
+        self.slot(key).map_or(SlotState::Free, |slot| slot.state)
+    }
+
+    /// Leases of an expert that are out.
+    pub fn leases(&self, key: Key) -> u32 {
+        self.slot(key).map_or(0, |slot| slot.leases)
+    }
+
+    /// Slots of a layer that hold or await an expert; 0 for layers that do not exist.
+    pub fn slots_used(&self, layer: u32) -> usize {
+        self.layers.get(layer as usize).map_or(0, |l| l.used)
+    }
+
+    /// Bytes of all slots that hold or await an expert; never above [`Machine::budget_bytes`].
+    pub fn used_bytes(&self) -> u64 {
+        let bytes = |layer: &Layer| layer.size.bytes(layer.used);
+        self.layers.iter().map(bytes).sum()
+    }
+
+    /// The budget it was made with.
+    pub fn budget_bytes(&self) -> u64 {
+        self.budget_bytes
+    }
+
+    /// The policy's name.
+    pub fn policy_name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// What was counted since the last reset.
+    pub fn counts(&self) -> MachineCounts {
+        self.counts
+    }
+
+    /// Sets all counts to 0; what is resident and what was learned stay.
+    pub fn reset_counts(&mut self) {
+        self.counts = MachineCounts::default();
+    }
+
+    fn check_known(&self, layer: u32, experts: &[u32]) -> Result<(), ResidencyError> {
+        let known = self.layers.get(layer as usize).map(|l| l.slots.len());
+        let unknown = match known {
+            Some(count) => experts.iter().find(|&&expert| expert as usize >= count),
+            None => experts.first().or(Some(&0)),
+        };
+        match unknown {
+            None => Ok(()),
+            Some(&expert) => Err(ResidencyError::UnknownExpert {
+                layer: layer as usize,
+                expert,
+                layers: self.layers.len(),
+                experts: known.unwrap_or(0),
+            }),
+        }
+    }
+
+    fn slot(&self, key: Key) -> Option<&Slot> {
+        let layer = self.layers.get(key.layer as usize)?;
+        layer.slots.get(key.expert as usize)
+    }
+
+    /// Only for keys that `check_known` let through.
+    fn slot_mut(&mut self, key: Key) -> &mut Slot {
+        &mut self.layers[key.layer as usize].slots[key.expert as usize]
+    }
+
+    /// Tells the policy when a slot became or ceased to be a candidate.
+    fn refresh(&mut self, key: Key) {
+        let slot = self.slot_mut(key);
+        let before = slot.candidate;
+        let now = slot.may_be_evicted();
+        slot.candidate = now;
+        match (before, now) {
+            (false, true) => self.policy.unpinned(key),
+            (true, false) => self.policy.pinned(key),
+            _ => {}
+        }
+    }
+
+    fn landed(&mut self, key: Key, commands: &mut Vec<Command>) {
+        let slot = self.slot_mut(key);
+        if slot.state != SlotState::Loading {
+            return;
+        }
+        slot.state = SlotState::Ready;
+        let wanted = slot.role != Role::Outside;
+        self.policy.inserted(key);
+        if wanted {
+            self.hand_out(key, commands);
+        }
+        self.refresh(key);
+    }
+
+    fn failed(&mut self, key: Key) {
+        let slot = self.slot_mut(key);
+        if slot.state != SlotState::Loading {
+            return;
+        }
+        slot.state = SlotState::Free;
+        let wanted = slot.role != Role::Outside;
+        self.shrink(key.layer);
+        if let (true, Some(step)) = (wanted, &mut self.step) {
+            step.failed = true;
+        }
+    }
+
+    fn released(&mut self, key: Key, commands: &mut Vec<Command>) {
+        let slot = self.slot_mut(key);
+        slot.leases = slot.leases.saturating_sub(1);
+        self.refresh(key);
+        self.issue_pending(commands);
+    }
+
+    fn stalled(&mut self, commands: &mut Vec<Command>) {
+        let Some(step) = &self.step else { return };
+        let (layer, members) = (step.layer, step.members.clone());
+        for expert in members {
+            let key = Key { layer, expert };
+            self.slot_mut(key).role = Role::Passes;
+            self.refresh(key);
+        }
+        self.issue_pending(commands);
+    }
+
+    fn abort(&mut self) {
+        let Some(step) = self.step.take() else { return };
+        for expert in step.members {
+            let key = Key {
+                layer: step.layer,
+                expert,
+            };
+            let slot = self.slot_mut(key);
+            slot.role = Role::Outside;
+            slot.handed_out = false;
+            self.refresh(key);
+        }
+    }
+
+    fn hand_out(&mut self, key: Key, commands: &mut Vec<Command>) {
+        let slot = self.slot_mut(key);
+        slot.leases += 1;
+        slot.handed_out = true;
+        self.refresh(key);
+        commands.push(Command::HandOut(key));
+        if let Some(step) = &mut self.step {
+            step.left -= 1;
+        }
+        if self.step_left() == 0 {
+            // Complete: what stayed is an ordinary resident from here on.
+            self.abort();
+        }
+    }
+
+    /// Reads what waits for a slot, as far as there is room.
+    fn issue_pending(&mut self, commands: &mut Vec<Command>) {
+        while let Some(step) = &self.step {
+            let layer = step.layer;
+            if step.failed || step.pending.is_empty() || !self.acquire(layer, commands) {
+                return;
+            }
+            let next = self.step.as_mut().and_then(|step| step.pending.pop_front());
+            if let Some(expert) = next {
+                self.load(Key { layer, expert }, commands);
+            }
+        }
+    }
+
+    /// Starts a read into a slot that was acquired before.
+    fn load(&mut self, key: Key, commands: &mut Vec<Command>) {
+        self.slot_mut(key).state = SlotState::Loading;
+        commands.push(Command::Load(key));
+    }
+
+    /// Makes room for one more slot of `layer`, if need be by eviction. `false` when nothing may be given up.
+    fn acquire(&mut self, layer: u32, commands: &mut Vec<Command>) -> bool {
+        loop {
+            if self.grow(layer) {
+                return true;
+            }
+            self.set_scope(layer);
+            let Some(victim) = self.policy.victim(&self.scope) else {
+                return false;
+            };
+            // A policy that names anything else is wrong, but must not be able to break a lease.
+            if !self.slot(victim).is_some_and(|slot| slot.candidate) {
+                return false;
+            }
+            self.evict(victim, commands);
+        }
+    }
+
+    /// Takes a slot of `layer` from its floor or from the surplus.
+    fn grow(&mut self, layer: u32) -> bool {
+        let left_bytes = self.surplus_bytes - self.surplus_used_bytes;
+        let layer = &mut self.layers[layer as usize];
+        if layer.used >= layer.floor {
+            if layer.size.slot_bytes > left_bytes {
+                return false;
+            }
+            self.surplus_used_bytes += layer.size.slot_bytes;
+        }
+        layer.used += 1;
+        true
+    }
+
+    /// Gives a slot of `layer` back to the surplus or to its floor.
+    fn shrink(&mut self, layer: u32) {
+        let layer = &mut self.layers[layer as usize];
+        if layer.used > layer.floor {
+            self.surplus_used_bytes -= layer.size.slot_bytes;
+        }
+        layer.used -= 1;
+    }
+
+    /// Which layers may lose a slot so that `layer` gains one: itself, and those above their floors unless the whole
+    /// surplus would not be enough. Ties go to the layer whose next turn is farthest: this one, then backwards.
+    fn set_scope(&mut self, layer: u32) {
+        let own = &self.layers[layer as usize];
+        let above_floor = own.used.saturating_sub(own.floor) + 1;
+        let may_grow = own.size.bytes(above_floor) <= self.surplus_bytes;
+        let count = self.layers.len() as u32;
+        let others = (0..layer).rev().chain((layer + 1..count).rev());
+        self.scope.clear();
+        self.scope.push(layer);
+        if may_grow {
+            let layers = &self.layers;
+            let above = |&other: &u32| layers[other as usize].used > layers[other as usize].floor;
+            self.scope.extend(others.filter(above));
+        }
+    }
+
+    fn evict(&mut self, key: Key, commands: &mut Vec<Command>) {
+        let slot = self.slot_mut(key);
+        slot.state = SlotState::Free;
+        slot.candidate = false;
+        self.policy.evicted(key);
+        self.shrink(key.layer);
+        self.counts.evictions += 1;
+        commands.push(Command::Evict(key));
+    }
+}

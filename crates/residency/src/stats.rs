@@ -1,0 +1,47 @@
+//! What the cache did, counted exactly.
+
+/// What the state machine decided since the counters were last reset. The same events give the same counts on any
+/// machine and with any disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineCounts {
+    /// Steps begun (one layer, all rows of a step).
+    pub steps: u64,
+    /// Experts that were READY when their step began, each counted once a step.
+    pub hits: u64,
+    /// All other experts of the unions.
+    pub misses: u64,
+    /// Experts that lost their slot.
+    pub evictions: u64,
+}
+
+/// What the cache did since it was made or since [`crate::ExpertCache::reset_stats`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Steps begun (one layer, all rows of a step). A step begun again after an abort counts again.
+    pub steps: u64,
+    /// Experts that were resident when their step began, each counted once a step.
+    pub hits: u64,
+    /// All other experts of the unions; `hits + misses` is the sum of the unions' sizes.
+    pub misses: u64,
+    /// Experts that lost their slot.
+    pub evictions: u64,
+    /// Reads that failed for good.
+    pub reads_failed: u64,
+    /// Buffers newly allocated; 0 in a steady state of equal sizes.
+    pub buffers_allocated: u64,
+    /// Bytes that the disk really transferred, alignment included.
+    pub bytes_read: u64,
+    /// Bytes of experts among them.
+    pub bytes_useful: u64,
+    /// Time during which nothing was left to compute and a read had to be waited for, in nanoseconds. 0 where the
+    /// platform has no clock.
+    pub wait_ns: u64,
+}
+
+impl CacheStats {
+    /// Hits as a share of all experts asked for, 0 to 1; `None` before the first one.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let asked = self.hits + self.misses;
+        (asked > 0).then(|| self.hits as f64 / asked as f64)
+    }
+}
