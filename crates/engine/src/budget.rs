@@ -1,7 +1,7 @@
 //! How the memory budget is divided, decided before any weight is read and held while running.
 
 use calypte_checkpoint::Catalog;
-use calypte_disk::Disk;
+use calypte_disk::{Disk, IoMode};
 use calypte_model::{Kv, resident_extents, working_bytes};
 use calypte_residency::{ExpertCache, LayerExperts};
 
@@ -109,8 +109,7 @@ pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budge
     let layers = expert_layers(catalog);
     let kv_bytes_per_token = Kv::bytes_per_position(&catalog.arch);
     let mut budget = Budget {
-        // A resident weight lives in the aligned buffer that it was read into.
-        resident_bytes: resident_extents(catalog).map(|e| disk.buffer_bytes(&[e]) as u64).sum(),
+        resident_bytes: resident_bytes(catalog, disk),
         kv_bytes: kv_bytes_per_token * options.context as u64,
         kv_bytes_per_token,
         working_bytes: working_bytes(&catalog.arch, options.prefill_chunk.get(), options.context),
@@ -148,6 +147,13 @@ pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budge
         }
     }
     Ok(budget)
+}
+
+/// A resident weight lives in the aligned buffer that it was read into. In memory mode the files are there as well.
+fn resident_bytes(catalog: &Catalog, disk: &Disk) -> u64 {
+    let weights: u64 = resident_extents(catalog).map(|e| disk.buffer_bytes(&[e]) as u64).sum();
+    let files = catalog.files.iter().map(|f| f.size_bytes);
+    if disk.mode() == IoMode::Memory { weights + files.sum::<u64>() } else { weights }
 }
 
 fn cache_bytes(size: Size, floor: u64, whole: u64, layers: usize) -> Result<u64, BudgetError> {

@@ -1,12 +1,15 @@
 //! A loaded model.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use calypte_checkpoint::Catalog;
 use calypte_disk::{Disk, DiskOptions, IoMode, WeightPath};
 use calypte_kernels::Team;
-use calypte_model::{Compute, Kv, Loading, Model, Observer, Workspace, resident_extents};
+use calypte_model::{
+    Compute, Kv, LOGIT_ROWS_MAX, Loading, Model, Observer, Workspace, resident_extents,
+};
 use calypte_residency::{CacheStats, ExpertCache, policy::Dfreq};
 use calypte_text::{ChatTemplate, Tokenizer};
 
@@ -152,7 +155,7 @@ impl Engine {
         let tokenizer = self.tokenizer()?;
         let piece = |id: Option<u32>| {
             let bytes = id.and_then(|id| tokenizer.token_bytes(id).ok());
-            bytes.map_or_else(String::new, |b| String::from_utf8_lossy(&b).into_owned())
+            bytes.map_or_else(String::new, |b| String::from_utf8_lossy(b).into_owned())
         };
         let arch = &self.catalog.arch;
         Ok(Some(ChatTemplate::new(text, &piece(arch.bos), &piece(arch.eos.first().copied()))?))
@@ -163,30 +166,71 @@ impl Engine {
         Session { kv: Kv::new(&self.catalog.arch, self.options.context), tokens: Vec::new(), logits: Vec::new() }
     }
 
-    /// Appends `tokens` to the timeline as one step and computes the logits of its last `rows` rows into `out`.
-    ///
-    /// After an error the timeline is as before.
-    pub(crate) fn step(
+    /// Appends `tokens` to the timeline as one step. After an error the timeline is as before.
+    fn step(
         &mut self,
         session: &mut Session,
         tokens: &[u32],
-        rows: usize,
-        out: &mut Vec<f32>,
         observer: &mut dyn Observer,
         cancelled: &AtomicBool,
     ) -> Result<(), EngineError> {
         let compute = Compute { team: &self.team, precision: self.options.precision };
-        let before = session.tokens.len();
-        let (model, workspace) = (&self.model, &mut self.workspace);
-        model
-            .forward(&compute, tokens, &mut session.kv, &mut self.experts, workspace, observer, cancelled)
+        let (kv, experts, workspace) = (&mut session.kv, &mut self.experts, &mut self.workspace);
+        self.model
+            .forward(&compute, tokens, kv, experts, workspace, observer, cancelled)
             .map_err(EngineError::Run)?;
         session.tokens.extend_from_slice(tokens);
-        let position = session.tokens.len() - rows;
-        let outcome = model.logits(&compute, workspace, rows, position, out);
-        if let Err(error) = outcome {
-            session.truncate(before);
-            return Err(EngineError::Run(error));
+        Ok(())
+    }
+
+    /// Logits of some rows of the latest step, whose first row is at `position`.
+    fn logits(&mut self, rows: Range<usize>, position: usize, out: &mut Vec<f32>) -> Result<(), EngineError> {
+        let compute = Compute { team: &self.team, precision: self.options.precision };
+        let position = position + rows.start;
+        self.model.logits(&compute, &mut self.workspace, rows, position, out).map_err(EngineError::Run)
+    }
+
+    /// Appends one step and computes the logits of its last row. After an error the timeline is as before.
+    pub(crate) fn advance(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+        cancelled: &AtomicBool,
+    ) -> Result<(), EngineError> {
+        let before = session.tokens.len();
+        self.step(session, tokens, observer, cancelled)?;
+        let mut logits = std::mem::take(&mut session.logits);
+        let outcome = self.logits(tokens.len() - 1..tokens.len(), before, &mut logits);
+        match &outcome {
+            Ok(()) => session.logits = logits,
+            Err(_) => session.truncate(before),
+        }
+        outcome
+    }
+
+    /// Appends one step and hands the logits of all its rows to `sink`, row by row. After an error the timeline is as
+    /// before.
+    pub(crate) fn advance_all(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        sink: &mut dyn FnMut(usize, &[f32]),
+        observer: &mut dyn Observer,
+        cancelled: &AtomicBool,
+    ) -> Result<(), EngineError> {
+        let (before, vocab) = (session.tokens.len(), self.catalog.arch.vocab);
+        self.step(session, tokens, observer, cancelled)?;
+        let mut logits = Vec::new();
+        for start in (0..tokens.len()).step_by(LOGIT_ROWS_MAX) {
+            let rows = start..(start + LOGIT_ROWS_MAX).min(tokens.len());
+            if let Err(error) = self.logits(rows, before, &mut logits) {
+                session.truncate(before);
+                return Err(error);
+            }
+            for (i, row) in logits.chunks_exact(vocab).enumerate() {
+                sink(before + start + i, row);
+            }
         }
         Ok(())
     }
@@ -203,14 +247,17 @@ impl Engine {
         cancelled: &AtomicBool,
     ) -> Result<(), EngineError> {
         let mut done = 0;
-        let mut logits = std::mem::take(&mut session.logits);
         for chunk in tokens.chunks(self.options.prefill_chunk.get()) {
-            let last = done + chunk.len() == tokens.len();
-            self.step(session, chunk, usize::from(last), &mut logits, observer, cancelled)?;
+            if done + chunk.len() == tokens.len() {
+                self.advance(session, chunk, observer, cancelled)?;
+            } else {
+                // What the timeline ends with is no longer what the logits belong to.
+                session.logits.clear();
+                self.step(session, chunk, observer, cancelled)?;
+            }
             done += chunk.len();
             progress(done, tokens.len());
         }
-        session.logits = logits;
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Generation: a prompt in, a stream of events out.
 
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use calypte_disk::IoMode;
 use calypte_model::Observer;
@@ -9,6 +9,7 @@ use calypte_text::{StopMatcher, Utf8Stream};
 
 use crate::memory::peak_rss_bytes;
 use crate::sampler::{Sampler, Sampling};
+use crate::stopwatch::Stopwatch;
 use crate::{Engine, EngineError, ErrorKind, Session};
 
 /// What to generate.
@@ -132,7 +133,7 @@ impl TextOut {
         if tokenizer.is_special(id) {
             return Ok(false);
         }
-        let piece = self.utf8.push(&tokenizer.token_bytes(id)?);
+        let piece = self.utf8.push(tokenizer.token_bytes(id)?);
         Ok(self.emit(&piece, on_event))
     }
 
@@ -179,7 +180,7 @@ impl Engine {
         if prompt.is_empty() && session.logits.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let before = self.cache_stats();
         let mut ids = Vec::new();
         let mut out = TextOut {
@@ -212,9 +213,8 @@ impl Engine {
                 if ids.len() == generation.tokens_max {
                     break Stop::Length;
                 }
-                let mut logits = std::mem::take(&mut session.logits);
-                match self.step(session, &[id], 1, &mut logits, observer, cancelled) {
-                    Ok(()) => session.logits = logits,
+                match self.advance(session, &[id], observer, cancelled) {
+                    Ok(()) => {}
                     Err(e) if e.kind() == ErrorKind::Cancelled => break Stop::Cancelled,
                     Err(e) => return Err(e),
                 }

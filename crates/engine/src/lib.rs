@@ -16,6 +16,7 @@ pub mod plan;
 pub mod sampler;
 pub mod score;
 mod session;
+mod stopwatch;
 pub mod size;
 
 pub use calypte_checkpoint as checkpoint;

@@ -1,7 +1,7 @@
 //! The plan: what would run, where every byte would be, and how fast, before any weight is read.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use calypte_checkpoint::{Catalog, Parameters};
 use calypte_disk::{Disk, Extent, IoMode, measure};
@@ -11,6 +11,7 @@ use calypte_residency::{LayerExperts, LayerShare};
 
 use crate::budget::{Budget, BudgetError, divide, expert_layers};
 use crate::engine::open_disk;
+use crate::stopwatch::Stopwatch;
 use crate::{EngineError, Options};
 
 /// Time given to the disk probe.
@@ -172,8 +173,9 @@ fn measure_compute(team: &Team, dtype: DType, precision: Precision) -> f64 {
     x.fill(1, COLS).iter_mut().enumerate().for_each(|(i, v)| *v = (i % 17) as f32 - 8.0);
     let mut out = vec![0f32; rows];
     matmul(team, precision, &w, &mut x, &mut out);
-    let (start, mut runs) = (Instant::now(), 0u32);
-    while runs == 0 || start.elapsed() < COMPUTE_PROBE {
+    let (start, mut runs) = (Stopwatch::start(), 0u32);
+    // At least once; without a clock that is all, and the rate comes out infinite: unknown.
+    while runs == 0 || (!start.elapsed().is_zero() && start.elapsed() < COMPUTE_PROBE) {
         matmul(team, precision, &w, &mut x, &mut out);
         runs += 1;
     }

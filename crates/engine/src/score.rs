@@ -37,23 +37,21 @@ impl Engine {
         if ids.len() < 2 {
             return Err(EngineError::TooShort { tokens: ids.len() });
         }
-        let vocab = self.catalog().arch.vocab;
         let mut session = self.session();
         let mut digest = Sha256::new();
-        let (mut total, mut argmax, mut logits, mut bytes) = (0f64, Vec::new(), Vec::new(), Vec::new());
+        let (mut total, mut argmax, mut bytes) = (0f64, Vec::new(), Vec::new());
         for chunk in ids.chunks(self.options().prefill_chunk.get()) {
-            let first = session.tokens().len();
-            self.step(&mut session, chunk, chunk.len(), &mut logits, observer, cancelled)?;
-            for (i, row) in logits.chunks_exact(vocab).enumerate() {
+            let mut row = |position: usize, row: &[f32]| {
                 bytes.clear();
                 row.iter().for_each(|v| bytes.extend_from_slice(&v.to_le_bytes()));
                 digest.update(&bytes);
                 sink(row);
                 argmax.push(ops::argmax(row) as u32);
-                if let Some(next) = ids.get(first + i + 1) {
+                if let Some(next) = ids.get(position + 1) {
                     total += negative_log_likelihood(row, *next as usize);
                 }
-            }
+            };
+            self.advance_all(&mut session, chunk, &mut row, observer, cancelled)?;
             progress(session.tokens().len(), ids.len());
         }
         let nll = total / (ids.len() - 1) as f64;

@@ -24,6 +24,6 @@ mod weights;
 pub use compute::Compute;
 pub use error::ModelError;
 pub use kv::Kv;
-pub use model::{Model, Workspace, working_bytes};
+pub use model::{LOGIT_ROWS_MAX, Model, Workspace, working_bytes};
 pub use observer::Observer;
 pub use weights::{Loading, NoProgress, resident_extents};

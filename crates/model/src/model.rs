@@ -1,5 +1,6 @@
 //! The model: embedding, layers, output.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use calypte_checkpoint::arch::{Arch, Attention, Ffn};
@@ -60,6 +61,9 @@ pub struct Workspace {
     moe: MoeScratch,
 }
 
+/// Rows whose logits are computed at once when all of a step's are wanted: a vocabulary is wide.
+pub const LOGIT_ROWS_MAX: usize = 16;
+
 /// An upper estimate of the bytes that a step of `rows` rows works in, without weights and key/value cache.
 pub fn working_bytes(arch: &Arch, rows: usize, context: usize) -> u64 {
     let h = arch.hidden as u64;
@@ -76,8 +80,10 @@ pub fn working_bytes(arch: &Arch, rows: usize, context: usize) -> u64 {
     } as u64;
     let index = arch.dsa.as_ref().map_or(0, |d| (d.heads * d.head_dim + d.topk.min(context)) as u64);
     // Values of a row: residual, normed (f32 + int8), block output, results of all ranks, expert in- and output.
-    let per_row = h * (6 + top_k) + 3 * inner.max().unwrap_or(0) + 2 * attention + index + arch.vocab as u64 / 64;
-    (per_row * rows as u64 + arch.vocab as u64 + 2 * context as u64) * size_of::<f32>() as u64
+    let per_row = h * (6 + top_k) + 3 * inner.max().unwrap_or(0) + 2 * attention + index;
+    // Logits, one session's copy of the last row, and the scores of attention and indexer.
+    let logits = arch.vocab as u64 * (LOGIT_ROWS_MAX as u64 + 1);
+    (per_row * rows as u64 + logits + 4 * context as u64) * size_of::<f32>() as u64
 }
 
 impl Model {
@@ -176,18 +182,19 @@ impl Model {
         Ok(())
     }
 
-    /// Logits of the last `rows` rows of the latest step, `[rows, vocab]`; `position` is the first one's.
+    /// Logits of `rows` (row numbers of the latest step), `[rows.len(), vocab]`; `position` is the first one's.
     pub fn logits(
         &self,
         compute: &Compute<'_>,
         workspace: &mut Workspace,
-        rows: usize,
+        rows: Range<usize>,
         position: usize,
         out: &mut Vec<f32>,
     ) -> Result<(), ModelError> {
-        let start = workspace.hidden.len() - rows * self.arch.hidden;
-        let normed = workspace.normed.fill(rows, self.arch.hidden);
-        ops::rms_norm_rows(&workspace.hidden[start..], &self.output_norm, self.arch.norm_eps, normed);
+        let hidden = self.arch.hidden;
+        let stream = &workspace.hidden[rows.start * hidden..rows.end * hidden];
+        let normed = workspace.normed.fill(rows.len(), hidden);
+        ops::rms_norm_rows(stream, &self.output_norm, self.arch.norm_eps, normed);
         self.output.as_ref().unwrap_or(&self.embedding).apply(compute, &mut workspace.normed, out);
         match out.iter().position(|v| !v.is_finite()) {
             Some(i) => Err(ModelError::NotFiniteLogits { position: position + i / self.arch.vocab }),
