@@ -145,20 +145,16 @@ impl Engine {
 
     /// The model's chat template, if it has one.
     pub fn chat_template(&self) -> Result<Option<ChatTemplate>, EngineError> {
-        use calypte_checkpoint::TokenizerSource::{Gguf, HuggingFace, Missing};
-        let text = match &self.catalog.tokenizer {
-            HuggingFace { chat_template, .. } => chat_template.as_deref(),
-            Gguf(g) => g.chat_template.as_deref(),
-            Missing => None,
-        };
-        let Some(text) = text else { return Ok(None) };
-        let tokenizer = self.tokenizer()?;
-        let piece = |id: Option<u32>| {
-            let bytes = id.and_then(|id| tokenizer.token_bytes(id).ok());
-            bytes.map_or_else(String::new, |b| String::from_utf8_lossy(b).into_owned())
-        };
-        let arch = &self.catalog.arch;
-        Ok(Some(ChatTemplate::new(text, &piece(arch.bos), &piece(arch.eos.first().copied()))?))
+        match &self.tokenizer {
+            Some(tokenizer) => Ok(tokenizer.chat_template()?),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether a token ends a generation, by the model's configuration or by its tokenizer's.
+    pub fn is_end(&self, id: u32) -> bool {
+        let tokenizer = self.tokenizer.as_ref();
+        self.catalog.arch.eos.contains(&id) || tokenizer.is_some_and(|t| t.end_ids().contains(&id))
     }
 
     /// A new, empty timeline.

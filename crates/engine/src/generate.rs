@@ -204,7 +204,7 @@ impl Engine {
                 }
                 ids.push(id);
                 on_event(Event::Token(id));
-                if !generation.ignore_eos && self.catalog().arch.eos.contains(&id) {
+                if !generation.ignore_eos && self.is_end(id) {
                     break Stop::Eos;
                 }
                 if out.push(self, id, on_event)? {

@@ -1,7 +1,8 @@
 //! What a budget of bytes means in slots.
 //!
 //! Every layer owns a floor of slots that no other layer can take: a shared pool without floors scans the layers
-//! cyclically and, below layers × k slots, never hits at all. Only the surplus is pooled.
+//! cyclically and, below layers × k slots, never hits at all. Only the surplus is pooled: any layer may borrow what is
+//! unused of it, and gives it back as soon as another layer wants its even share.
 
 use crate::ResidencyError;
 
@@ -34,7 +35,7 @@ impl LayerSize {
 pub struct LayerShare {
     /// Slots that no other layer can take.
     pub slots_floor: usize,
-    /// Slots when the surplus is spread as evenly as possible over the layers.
+    /// Slots when the surplus is spread as evenly as possible over the layers: what the layer has once all are busy.
     pub slots_even_share: usize,
     /// Slots when this layer has the whole surplus.
     pub slots_max: usize,

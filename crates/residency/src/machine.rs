@@ -12,7 +12,7 @@ mod plan;
 
 use std::collections::VecDeque;
 
-use crate::budget::{LayerSize, surplus_bytes};
+use crate::budget::{LayerSize, share, surplus_bytes};
 use crate::{Evict, MachineCounts, ResidencyError};
 
 /// One routed expert.
@@ -108,6 +108,8 @@ impl Slot {
 struct Layer {
     size: LayerSize,
     floor: usize,
+    /// Slots when the surplus is spread evenly: above it, the layer only borrows what others do not use.
+    share: usize,
     slots: Vec<Slot>,
     /// Slots that are LOADING or READY, or about to be.
     used: usize,
@@ -137,7 +139,7 @@ pub struct Machine {
     /// What the slots above their layers' floors hold of it.
     surplus_used_bytes: u64,
     counts: MachineCounts,
-    /// Layers that may lose a slot; kept for its memory.
+    /// Layers that shall lose a slot; kept for its memory.
     scope: Vec<u32>,
 }
 
@@ -164,9 +166,11 @@ impl Machine {
         policy: Box<dyn Evict>,
     ) -> Result<Machine, ResidencyError> {
         let surplus_bytes = surplus_bytes(layers, budget_bytes)?;
-        let layers = layers.iter().map(|&size| Layer {
+        let shares = share(layers, budget_bytes)?;
+        let layers = layers.iter().zip(shares).map(|(&size, share)| Layer {
             size,
-            floor: size.slots_floor(),
+            floor: share.slots_floor,
+            share: share.slots_even_share,
             slots: vec![Slot::default(); size.experts],
             used: 0,
             clock: 0,
@@ -410,12 +414,10 @@ impl Machine {
 
     /// Makes room for one more slot of `layer`, if need be by eviction. `false` when nothing may be given up.
     fn acquire(&mut self, layer: u32, commands: &mut Vec<Command>) -> bool {
-        loop {
-            if self.grow(layer) {
-                return true;
-            }
-            self.set_scope(layer);
-            let Some(victim) = self.policy.victim(&self.scope) else {
+        while !self.grow(layer) {
+            self.set_scope_borrowers(layer);
+            let borrowed = self.policy.victim(&self.scope);
+            let Some(victim) = borrowed.or_else(|| self.policy.victim(&[layer])) else {
                 return false;
             };
             // A policy that names anything else is wrong, but must not be able to break a lease.
@@ -424,6 +426,7 @@ impl Machine {
             }
             self.evict(victim, commands);
         }
+        true
     }
 
     /// Takes a slot of `layer` from its floor or from the surplus.
@@ -449,20 +452,20 @@ impl Machine {
         layer.used -= 1;
     }
 
-    /// Which layers may lose a slot so that `layer` gains one: itself, and those above their floors unless the whole
-    /// surplus would not be enough. Ties go to the layer whose next turn is farthest: this one, then backwards.
-    fn set_scope(&mut self, layer: u32) {
-        let own = &self.layers[layer as usize];
-        let above_floor = own.used.saturating_sub(own.floor) + 1;
-        let may_grow = own.size.bytes(above_floor) <= self.surplus_bytes;
-        let count = self.layers.len() as u32;
-        let others = (0..layer).rev().chain((layer + 1..count).rev());
+    /// Which layers lose a slot so that `layer` gains one: those above their even share while it is below its own.
+    ///
+    /// Otherwise every layer keeps to itself: a policy's values rank the experts of one layer, but across layers they
+    /// favour those whose routing is concentrated, which costs hits. Ties go to the layer whose next turn is farthest:
+    /// backwards from this one.
+    fn set_scope_borrowers(&mut self, layer: u32) {
         self.scope.clear();
-        self.scope.push(layer);
-        if may_grow {
-            let layers = &self.layers;
-            let above = |&other: &u32| layers[other as usize].used > layers[other as usize].floor;
-            self.scope.extend(others.filter(above));
+        let layers = &self.layers;
+        let own = &layers[layer as usize];
+        if own.used < own.share {
+            let count = layers.len() as u32;
+            let others = (0..layer).rev().chain((layer + 1..count).rev());
+            let borrows = |&other: &u32| layers[other as usize].used > layers[other as usize].share;
+            self.scope.extend(others.filter(borrows));
         }
     }
 

@@ -199,18 +199,18 @@ fn unknown_experts_are_errors() {
     run_step(&mut cache, &model, 0, &[]);
 }
 
-/// Every expert fails once; the same step begun again succeeds, with the right bytes.
+/// A failed read is reported by name; the same step begun again succeeds, with the right bytes and the same memory.
 #[test]
 fn failed_reads_name_the_expert_and_the_step_can_be_repeated() {
-    let model = Model::new(&[(8, 2, 60), (8, 3, 90)]);
-    let disk = model.disk();
-    let floor = ExpertCache::floor_bytes(&model.layers, &disk);
-    for (layer, expert) in [(0, 0), (0, 5), (1, 3), (1, 7)] {
+    let one = Model::new(&[(8, 2, 60)]);
+    let two = Model::new(&[(8, 2, 60), (8, 3, 90)]);
+    for (model, layer, expert) in [(&one, 0, 0), (&one, 0, 5), (&two, 1, 3), (&two, 1, 7)] {
+        let floor = ExpertCache::floor_bytes(&model.layers, &model.disk());
         let script = Script::default();
-        let disk = scripted(&model, &script, 7);
+        let disk = scripted(model, &script, 7);
         let policy = by_name("dfreq").unwrap();
         let mut cache = ExpertCache::new(model.layers.clone(), floor, policy, disk).unwrap();
-        run_step(&mut cache, &model, layer, &[1, 2]);
+        run_step(&mut cache, model, layer, &[1, 2]);
         script
             .fail
             .lock()
@@ -225,7 +225,7 @@ fn failed_reads_name_the_expert_and_the_step_can_be_repeated() {
                 Err(error) => break error,
             }
             for lease in out.drain(..) {
-                check_lease(&model, &lease);
+                check_lease(model, &lease);
                 assert_ne!(lease.expert, expert);
                 cache.release(lease);
             }
@@ -261,7 +261,7 @@ fn failed_reads_name_the_expert_and_the_step_can_be_repeated() {
         assert_eq!(cache.stats().reads_failed, 1);
         assert_eq!(cache.disk().in_flight(), 0);
         script.fail.lock().unwrap().clear();
-        run_step(&mut cache, &model, layer, &all);
+        run_step(&mut cache, model, layer, &all);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use calypte_residency::policy::by_name;
-use calypte_residency::{Command, Event, Key, LayerSize, Machine, SlotState, floor_bytes};
+use calypte_residency::{Command, Event, Key, LayerSize, Machine, SlotState, floor_bytes, share};
 use proptest::prelude::*;
 
 /// One random run: dimensions, budget above the floors, policy, and steps as (layer, union) with raw numbers that are
@@ -57,6 +57,8 @@ fn scripts() -> impl Strategy<Value = Script> {
 struct Model<'a> {
     script: &'a Script,
     machine: Machine,
+    /// Slots that no layer loses to another one.
+    shares: Vec<usize>,
     state: BTreeMap<Key, SlotState>,
     leases: BTreeMap<Key, u32>,
     union: BTreeSet<Key>,
@@ -68,9 +70,15 @@ struct Model<'a> {
 
 impl<'a> Model<'a> {
     fn new(script: &'a Script) -> Model<'a> {
+        let machine = script.machine();
+        let shares = share(&script.layers, machine.budget_bytes()).unwrap();
+        for (share, size) in shares.iter().zip(&script.layers) {
+            assert!(share.slots_even_share >= size.slots_floor());
+        }
         Model {
             script,
-            machine: script.machine(),
+            shares: shares.iter().map(|s| s.slots_even_share).collect(),
+            machine,
             state: BTreeMap::new(),
             leases: BTreeMap::new(),
             union: BTreeSet::new(),
@@ -124,17 +132,12 @@ impl<'a> Model<'a> {
             self.check_command(command);
         }
         self.log.extend(commands);
-        for (layer, (size, (before, after))) in self
-            .script
-            .layers
-            .iter()
-            .zip(before.into_iter().zip(self.used()))
-            .enumerate()
-        {
-            let kept = before.min(size.slots_floor());
+        // The shares are at least the floors.
+        let shares = self.shares.iter().zip(before.into_iter().zip(self.used()));
+        for (layer, (&share, (before, after))) in shares.enumerate() {
             assert!(
-                layer == own as usize || after >= kept,
-                "layer {layer} fell below its floor"
+                layer == own as usize || after >= before.min(share),
+                "layer {layer} lost a slot of its share"
             );
             assert_eq!(self.machine.slots_used(layer as u32), after);
         }
@@ -413,24 +416,35 @@ fn scripted_runs() {
             "!0.5 !0.6",
         ],
     );
-    // Layer 1 takes the surplus that layer 0 used, but never its floor.
+    // Layer 0 borrows what layer 1 does not use, and gives it back, but no more than that.
     check(
         &[(4, 1, 10), (4, 1, 10)],
-        30,
+        40,
         "lru",
         &[
-            (0, &[0, 1]),
-            (0, &[2, 3]),
+            (0, &[0, 1, 2]),
             (1, &[0, 1]),
+            (0, &[0, 1]),
             (1, &[2, 3]),
-            (0, &[3]),
+            (0, &[0, 1]),
         ],
         &[
-            "+0.0 +0.1 !0.0 !0.1",
-            "-0.0 -0.1 +0.2 +0.3 !0.2 !0.3",
-            "-0.2 +1.0 +1.1 !1.0 !1.1",
+            "+0.0 +0.1 +0.2 !0.0 !0.1 !0.2",
+            "-0.0 +1.0 +1.1 !1.0 !1.1",
+            "-0.2 +0.0 !0.1 !0.0",
             "-1.0 -1.1 +1.2 +1.3 !1.2 !1.3",
-            "!0.3",
+            "!0.0 !0.1",
+        ],
+    );
+    // Hits make way so that misses do not trickle in one at a time: 0 and 1 of three.
+    check(
+        &[(8, 2, 10)],
+        30,
+        "dfreq",
+        &[(0, &[0, 1, 2]), (0, &[0, 1, 2, 3, 4])],
+        &[
+            "+0.0 +0.1 +0.2 !0.0 !0.1 !0.2",
+            "!0.0 !0.1 !0.2 -0.0 +0.3 -0.1 +0.4 !0.3 !0.4",
         ],
     );
 }
