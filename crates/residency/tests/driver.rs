@@ -346,8 +346,11 @@ fn right_bytes_under_random_events() {
                 .map(|_| choose(experts) as u32)
                 .collect();
             // A step over which the disk fails is repeated until it succeeds.
+            let mut tries = 1;
             while !common::try_step(&mut cache, &model, layer, &union, &mut choose) {
                 cache.abort();
+                tries += 1;
+                assert!(tries < 1000, "failures must not wear the cache out");
             }
         }
     }

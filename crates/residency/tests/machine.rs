@@ -436,6 +436,19 @@ fn scripted_runs() {
             "!0.0 !0.1",
         ],
     );
+    // What layer 0 borrows from the idle layer 2 is not for layer 1, which has its share.
+    check(
+        &[(4, 1, 10), (4, 1, 10), (4, 1, 10)],
+        60,
+        "lru",
+        &[(0, &[0, 1, 2]), (1, &[0, 1]), (1, &[2, 3]), (2, &[0, 1])],
+        &[
+            "+0.0 +0.1 +0.2 !0.0 !0.1 !0.2",
+            "+1.0 +1.1 !1.0 !1.1",
+            "-1.0 -1.1 +1.2 +1.3 !1.2 !1.3",
+            "-0.0 +2.0 +2.1 !2.0 !2.1",
+        ],
+    );
     // Hits make way so that misses do not trickle in one at a time: 0 and 1 of three.
     check(
         &[(8, 2, 10)],
