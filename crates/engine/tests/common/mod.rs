@@ -79,3 +79,14 @@ pub fn greedy(engine: &mut Engine, prompt: &[u32], n: usize) -> (Vec<u32>, Outco
         .unwrap_or_else(|e| panic!("{e}"));
     (outcome.ids.clone(), outcome)
 }
+
+/// The messages of everything that caused an error.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut out = String::new();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        out.push_str(&format!(" / {cause}"));
+        next = cause.source();
+    }
+    out
+}
