@@ -11,10 +11,7 @@ use crate::arch::Arch;
 /// What a tensor is for, independent of how a file format names it. Shapes are `[rows, cols]`, rows outermost; a
 /// matrix maps `cols` inputs to `rows` outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(
-    missing_docs,
-    reason = "the names are the field's own; the shapes are given beside them"
-)]
+#[allow(missing_docs, reason = "the names are the field's own; the shapes are given beside them")]
 pub enum Role {
     /// `[vocab, hidden]`
     TokenEmbedding,
@@ -158,9 +155,7 @@ pub struct ExpertLayer {
 impl ExpertLayer {
     /// Bytes of one expert.
     pub fn expert_bytes(&self) -> u64 {
-        self.extents
-            .first()
-            .map_or(0, |e| e.iter().map(|x| x.len).sum())
+        self.extents.first().map_or(0, |e| e.iter().map(|x| x.len).sum())
     }
 }
 

@@ -32,26 +32,11 @@ pub(crate) fn take(
 ) -> Result<Census, OpenError> {
     let mut sorted = sort(path, names, stored)?;
     drop_absent_mtp(arch, &sorted);
-    let judge = Judge {
-        path,
-        arch,
-        names,
-        summary: summary(arch, &sorted),
-    };
+    let judge = Judge { path, arch, names, summary: summary(arch, &sorted) };
     let mut tensors = BTreeMap::new();
-    judge.collect(
-        None,
-        wanted::globals(judge.arch),
-        &mut sorted.tensors,
-        &mut tensors,
-    )?;
+    judge.collect(None, wanted::globals(judge.arch), &mut sorted.tensors, &mut tensors)?;
     for layer in 0..judge.arch.layers + judge.arch.mtp_layers {
-        let has = |role| {
-            sorted.tensors.contains_key(&TensorKey {
-                layer: Some(layer),
-                role,
-            })
-        };
+        let has = |role| sorted.tensors.contains_key(&TensorKey { layer: Some(layer), role });
         let split_kv_b = has(Role::AttnKB) || has(Role::AttnVB);
         let wanted = wanted::in_layer(judge.arch, layer, split_kv_b);
         judge.collect(Some(layer), wanted, &mut sorted.tensors, &mut tensors)?;
@@ -59,20 +44,8 @@ pub(crate) fn take(
     let experts = judge.experts(&mut sorted)?;
     judge.no_leftovers(&sorted)?;
     let summary = judge.summary;
-    settle_tied(
-        path,
-        arch,
-        names,
-        &mut tensors,
-        &mut sorted.unclaimed,
-        tied,
-        summary,
-    )?;
-    Ok(Census {
-        tensors,
-        experts,
-        unclaimed: sorted.unclaimed,
-    })
+    settle_tied(path, arch, names, &mut tensors, &mut sorted.unclaimed, tied, summary)?;
+    Ok(Census { tensors, experts, unclaimed: sorted.unclaimed })
 }
 
 /// Stored tensors by the meaning of their names.
@@ -93,20 +66,12 @@ fn sort(path: &Path, names: &Names, stored: Vec<Tensor>) -> Result<Sorted, OpenE
     for tensor in stored {
         let again = match names.meaning(&tensor.name) {
             Meaning::Tensor(key) => out.tensors.insert(key, tensor),
-            Meaning::Expert {
-                layer,
-                expert,
-                part,
-            } => out
-                .experts
-                .entry(layer)
-                .or_default()
-                .put_one(expert, part, tensor),
-            Meaning::Stacked { layer, stack } => out
-                .experts
-                .entry(layer)
-                .or_default()
-                .put_stack(stack, tensor),
+            Meaning::Expert { layer, expert, part } => {
+                out.experts.entry(layer).or_default().put_one(expert, part, tensor)
+            }
+            Meaning::Stacked { layer, stack } => {
+                out.experts.entry(layer).or_default().put_stack(stack, tensor)
+            }
             Meaning::Buffer => {
                 out.unclaimed.push(tensor);
                 None
@@ -139,11 +104,7 @@ fn sort(path: &Path, names: &Names, stored: Vec<Tensor>) -> Result<Sorted, OpenE
 
 impl Sorted {
     fn layers(&self) -> BTreeSet<usize> {
-        self.tensors
-            .keys()
-            .filter_map(|k| k.layer)
-            .chain(self.experts.keys().copied())
-            .collect()
+        self.tensors.keys().filter_map(|k| k.layer).chain(self.experts.keys().copied()).collect()
     }
 }
 
@@ -184,12 +145,7 @@ pub(crate) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    pub fn disagree(
-        &self,
-        tensor: &str,
-        expected: impl Into<String>,
-        found: impl Into<String>,
-    ) -> OpenError {
+    pub fn disagree(&self, tensor: &str, expected: impl Into<String>, found: impl Into<String>) -> OpenError {
         OpenError::Disagree {
             path: self.path.to_owned(),
             tensor: format!("tensor `{}`", quote(tensor)),
@@ -208,10 +164,7 @@ impl Judge<'_> {
         to: &mut BTreeMap<TensorKey, Tensor>,
     ) -> Result<(), OpenError> {
         for w in wanted {
-            let key = TensorKey {
-                layer,
-                role: w.role,
-            };
+            let key = TensorKey { layer, role: w.role };
             let Some(tensor) = from.remove(&key) else {
                 if w.kind == Kind::OptionalMatrix {
                     continue;
@@ -240,11 +193,7 @@ impl Judge<'_> {
         if tensor.shape == expected {
             return Ok(());
         }
-        Err(self.disagree(
-            &tensor.name,
-            format!("shape {expected:?}"),
-            format!("shape {:?}", tensor.shape),
-        ))
+        Err(self.disagree(&tensor.name, format!("shape {expected:?}"), format!("shape {:?}", tensor.shape)))
     }
 
     fn experts(&self, sorted: &mut Sorted) -> Result<Vec<ExpertLayer>, OpenError> {
@@ -287,10 +236,7 @@ fn settle_tied(
     tied: Option<bool>,
     census: String,
 ) -> Result<(), OpenError> {
-    let key = TensorKey {
-        layer: None,
-        role: Role::Output,
-    };
+    let key = TensorKey { layer: None, role: Role::Output };
     arch.tied_embeddings = tied.unwrap_or(!tensors.contains_key(&key));
     if arch.tied_embeddings {
         // Some checkpoints store the tied matrix twice.

@@ -209,11 +209,8 @@ impl OpenError {
 
 /// A foreign string made fit for a message: no control characters, and not longer than a line.
 pub(crate) fn quote(text: &str) -> String {
-    let mut out: String = text
-        .chars()
-        .take(QUOTE_CHARS_MAX)
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let mut out: String =
+        text.chars().take(QUOTE_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(QUOTE_CHARS_MAX).is_some() {
         out.push('…');
     }
@@ -223,10 +220,7 @@ pub(crate) fn quote(text: &str) -> String {
 /// The first few names of a list, and how many more there are.
 pub(crate) fn list<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let rest = names.len().saturating_sub(NAMES_LISTED_MAX);
-    let shown: Vec<String> = names
-        .take(NAMES_LISTED_MAX)
-        .map(|n| format!("`{}`", quote(n)))
-        .collect();
+    let shown: Vec<String> = names.take(NAMES_LISTED_MAX).map(|n| format!("`{}`", quote(n))).collect();
     match rest {
         0 => shown.join(", "),
         _ => format!("{} and {rest} more", shown.join(", ")),

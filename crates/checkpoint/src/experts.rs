@@ -38,22 +38,14 @@ impl Found {
     /// Number of experts, for messages.
     pub fn len(&self) -> usize {
         let ones = self.ones.iter().map(BTreeMap::len).max().unwrap_or(0);
-        let stacked = self
-            .stacks
-            .iter()
-            .flatten()
-            .chain(&self.gate_up)
-            .filter_map(|t| t.shape.first())
-            .max();
+        let stacked = self.stacks.iter().flatten().chain(&self.gate_up).filter_map(|t| t.shape.first()).max();
         ones.max(stacked.copied().unwrap_or(0))
     }
 
     /// Names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let ones = self.ones.iter().flat_map(BTreeMap::values);
-        ones.chain(self.stacks.iter().flatten())
-            .chain(&self.gate_up)
-            .map(|t| t.name.as_str())
+        ones.chain(self.stacks.iter().flatten()).chain(&self.gate_up).map(|t| t.name.as_str())
     }
 }
 
@@ -74,41 +66,18 @@ pub(crate) fn assemble(
     let (gate, up) = match found.gate_up.take() {
         Some(fused) => split_gate_up(judge, moe, &fused)?,
         None => {
-            let gate = one_part(
-                judge,
-                moe,
-                layer,
-                Part::Gate,
-                [moe.width, hidden],
-                &mut found,
-            )?;
-            (
-                gate,
-                one_part(judge, moe, layer, Part::Up, [moe.width, hidden], &mut found)?,
-            )
+            let gate = one_part(judge, moe, layer, Part::Gate, [moe.width, hidden], &mut found)?;
+            (gate, one_part(judge, moe, layer, Part::Up, [moe.width, hidden], &mut found)?)
         }
     };
-    let down = one_part(
-        judge,
-        moe,
-        layer,
-        Part::Down,
-        [hidden, moe.width],
-        &mut found,
-    )?;
+    let down = one_part(judge, moe, layer, Part::Down, [hidden, moe.width], &mut found)?;
     if let Some(name) = found.names().next() {
         let expected = format!("experts 0 to {} once each", moe.experts.saturating_sub(1));
         return Err(judge.disagree(name, expected, "one more"));
     }
     let pairs = gate.extents.into_iter().zip(up.extents).zip(down.extents);
     let extents = pairs.map(|((g, u), d)| [g, u, d]).collect();
-    Ok(ExpertLayer {
-        layer,
-        gate: gate.matrix,
-        up: up.matrix,
-        down: down.matrix,
-        extents,
-    })
+    Ok(ExpertLayer { layer, gate: gate.matrix, up: up.matrix, down: down.matrix, extents })
 }
 
 fn one_part(
@@ -122,14 +91,7 @@ fn one_part(
     if let Some(stack) = found.stacks[part as usize].take() {
         judge.check_shape(&stack, &[moe.experts, rows, cols])?;
         let extents = slice(&stack, moe.experts);
-        return Ok(Sliced {
-            matrix: ExpertMatrix {
-                dtype: stack.dtype,
-                rows,
-                cols,
-            },
-            extents,
-        });
+        return Ok(Sliced { matrix: ExpertMatrix { dtype: stack.dtype, rows, cols }, extents });
     }
     let ones = &mut found.ones[part as usize];
     let mut dtype: Option<DType> = None;
@@ -137,11 +99,7 @@ fn one_part(
     for expert in 0..moe.experts {
         let Some(tensor) = ones.remove(&expert) else {
             let name = judge.names.spell_expert(layer, expert, part);
-            let expected = format!(
-                "expert {expert} of {} with shape {:?}",
-                moe.experts,
-                [rows, cols]
-            );
+            let expected = format!("expert {expert} of {} with shape {:?}", moe.experts, [rows, cols]);
             return Err(judge.disagree(&name, expected, "no such tensor"));
         };
         judge.check_shape(&tensor, &[rows, cols])?;
@@ -153,27 +111,16 @@ fn one_part(
         extents.push(tensor.extent);
     }
     let dtype = dtype.unwrap_or(DType::F32);
-    Ok(Sliced {
-        matrix: ExpertMatrix { dtype, rows, cols },
-        extents,
-    })
+    Ok(Sliced { matrix: ExpertMatrix { dtype, rows, cols }, extents })
 }
 
 /// `[experts, 2·width, hidden]`: of each expert first the rows of the gate, then those of up.
-fn split_gate_up(
-    judge: &Judge<'_>,
-    moe: &Moe,
-    fused: &Tensor,
-) -> Result<(Sliced, Sliced), OpenError> {
+fn split_gate_up(judge: &Judge<'_>, moe: &Moe, fused: &Tensor) -> Result<(Sliced, Sliced), OpenError> {
     let (rows, cols) = (moe.width, judge.arch.hidden);
     judge.check_shape(fused, &[moe.experts, 2 * rows, cols])?;
     let halves = slice(fused, 2 * moe.experts);
     let every_second = |first: usize| Sliced {
-        matrix: ExpertMatrix {
-            dtype: fused.dtype,
-            rows,
-            cols,
-        },
+        matrix: ExpertMatrix { dtype: fused.dtype, rows, cols },
         extents: halves.iter().skip(first).step_by(2).copied().collect(),
     };
     Ok((every_second(0), every_second(1)))
@@ -184,11 +131,5 @@ fn split_gate_up(
 fn slice(tensor: &Tensor, n: usize) -> Vec<Extent> {
     let whole = tensor.extent;
     let len = whole.len / (n as u64).max(1);
-    (0..n as u64)
-        .map(|i| Extent {
-            offset: whole.offset + i * len,
-            len,
-            ..whole
-        })
-        .collect()
+    (0..n as u64).map(|i| Extent { offset: whole.offset + i * len, len, ..whole }).collect()
 }

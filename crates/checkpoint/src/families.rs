@@ -40,12 +40,7 @@ pub(crate) struct Family {
     pub gguf_names: Names,
 }
 
-static FAMILIES: [&Family; 4] = [
-    &llama::FAMILY,
-    &mixtral::FAMILY,
-    &qwen3_moe::FAMILY,
-    &glm_moe_dsa::FAMILY,
-];
+static FAMILIES: [&Family; 4] = [&llama::FAMILY, &mixtral::FAMILY, &qwen3_moe::FAMILY, &glm_moe_dsa::FAMILY];
 
 /// How a supported family is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,14 +64,8 @@ pub fn supported_families() -> Vec<FamilyNames> {
 }
 
 fn supported_in_words() -> String {
-    let each = |f: &&Family| {
-        format!(
-            "{} ({}; GGUF {})",
-            f.model_type,
-            f.architectures.join(", "),
-            f.gguf_arch
-        )
-    };
+    let each =
+        |f: &&Family| format!("{} ({}; GGUF {})", f.model_type, f.architectures.join(", "), f.gguf_arch);
     FAMILIES.iter().map(each).collect::<Vec<_>>().join(", ")
 }
 
@@ -92,37 +81,25 @@ pub(crate) fn of_hf(config: &HfConfig) -> Result<&'static Family, OpenError> {
     if model_type.is_none() && classes.is_empty() {
         return Err(config.wrong("model_type", "the name of an architecture, as a string"));
     }
-    FAMILIES
-        .iter()
-        .find(fits)
-        .copied()
-        .ok_or_else(|| OpenError::UnknownArchitecture {
-            path: config.path().to_owned(),
-            found: match (model_type, classes.first()) {
-                (Some(t), Some(c)) => format!("{} ({})", quote(t), quote(c)),
-                (Some(t), None) => quote(t),
-                (None, c) => quote(c.unwrap_or(&"")),
-            },
-            supported: supported_in_words(),
-        })
+    FAMILIES.iter().find(fits).copied().ok_or_else(|| OpenError::UnknownArchitecture {
+        path: config.path().to_owned(),
+        found: match (model_type, classes.first()) {
+            (Some(t), Some(c)) => format!("{} ({})", quote(t), quote(c)),
+            (Some(t), None) => quote(t),
+            (None, c) => quote(c.unwrap_or(&"")),
+        },
+        supported: supported_in_words(),
+    })
 }
 
 /// The family of a GGUF file and its `general.architecture`.
 pub(crate) fn of_gguf(gguf: &Gguf) -> Result<(&'static Family, String), OpenError> {
     const KEY: &str = "general.architecture";
     let Some(name) = text(gguf, KEY)? else {
-        return Err(wrong(
-            &gguf.path,
-            KEY,
-            "the name of an architecture, as a string",
-            "nothing".to_owned(),
-        ));
+        return Err(wrong(&gguf.path, KEY, "the name of an architecture, as a string", "nothing".to_owned()));
     };
     let config = GgufConfig::new(gguf, &name);
-    let family = FAMILIES
-        .iter()
-        .find(|f| f.gguf_arch == name && (f.claims_gguf)(&config))
-        .copied();
+    let family = FAMILIES.iter().find(|f| f.gguf_arch == name && (f.claims_gguf)(&config)).copied();
     match family {
         Some(family) => Ok((family, name)),
         None => Err(OpenError::UnknownArchitecture {

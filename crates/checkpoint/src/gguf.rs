@@ -44,12 +44,7 @@ pub(crate) struct Gguf {
 pub(crate) fn read(path: &Path, file: FileId) -> Result<Gguf, OpenError> {
     let handle = File::open(path).map_err(OpenError::io(path))?;
     let size_bytes = handle.metadata().map_err(OpenError::io(path))?.len();
-    let cursor = Cursor {
-        path,
-        reader: BufReader::new(handle),
-        at: 0,
-        size_bytes,
-    };
+    let cursor = Cursor { path, reader: BufReader::new(handle), at: 0, size_bytes };
     read_header(cursor, file)
 }
 
@@ -77,12 +72,7 @@ fn read_header<R: Read>(mut c: Cursor<'_, R>, file: FileId) -> Result<Gguf, Open
     let alignment = alignment(c.path, &metadata)?;
     let tensors = place_tensors(&c, infos, alignment, file)?;
     check_extents(c.path, &tensors, c.size_bytes)?;
-    Ok(Gguf {
-        path: c.path.to_owned(),
-        size_bytes: c.size_bytes,
-        metadata,
-        tensors,
-    })
+    Ok(Gguf { path: c.path.to_owned(), size_bytes: c.size_bytes, metadata, tensors })
 }
 
 /// Magic, version and the two counts.
@@ -142,10 +132,7 @@ fn unknown_value_type<R: Read>(c: &Cursor<'_, R>, kind: u32, key: &str) -> OpenE
 
 fn read_list<R: Read>(c: &mut Cursor<'_, R>, key: &str, depth: usize) -> Result<List, OpenError> {
     if depth > GGUF_ARRAY_DEPTH_MAX {
-        let expected = format!(
-            "arrays nested at most {GGUF_ARRAY_DEPTH_MAX} deep in key `{}`",
-            quote(key)
-        );
+        let expected = format!("arrays nested at most {GGUF_ARRAY_DEPTH_MAX} deep in key `{}`", quote(key));
         return Err(c.malformed(c.at, expected, "a deeper one"));
     }
     let kind = c.u32("the type of an array")?;
@@ -158,32 +145,12 @@ fn read_list<R: Read>(c: &mut Cursor<'_, R>, key: &str, depth: usize) -> Result<
     };
     let n = c.count("array items", item_bytes_min, GGUF_ARRAY_ITEMS_MAX)?;
     Ok(match kind {
-        0 | 2 | 4 | 10 => List::Unsigned(
-            (0..n)
-                .map(|_| read_unsigned(c, kind))
-                .collect::<Result<_, _>>()?,
-        ),
-        1 | 3 | 5 | 11 => List::Signed(
-            (0..n)
-                .map(|_| read_signed(c, kind))
-                .collect::<Result<_, _>>()?,
-        ),
-        6 | 12 => List::Float(
-            (0..n)
-                .map(|_| read_float(c, kind))
-                .collect::<Result<_, _>>()?,
-        ),
+        0 | 2 | 4 | 10 => List::Unsigned((0..n).map(|_| read_unsigned(c, kind)).collect::<Result<_, _>>()?),
+        1 | 3 | 5 | 11 => List::Signed((0..n).map(|_| read_signed(c, kind)).collect::<Result<_, _>>()?),
+        6 | 12 => List::Float((0..n).map(|_| read_float(c, kind)).collect::<Result<_, _>>()?),
         7 => List::Bool((0..n).map(|_| read_bool(c)).collect::<Result<_, _>>()?),
-        8 => List::Text(
-            (0..n)
-                .map(|_| c.text("a string", GGUF_STRING_BYTES_MAX))
-                .collect::<Result<_, _>>()?,
-        ),
-        _ => List::Lists(
-            (0..n)
-                .map(|_| read_list(c, key, depth + 1))
-                .collect::<Result<_, _>>()?,
-        ),
+        8 => List::Text((0..n).map(|_| c.text("a string", GGUF_STRING_BYTES_MAX)).collect::<Result<_, _>>()?),
+        _ => List::Lists((0..n).map(|_| read_list(c, key, depth + 1)).collect::<Result<_, _>>()?),
     })
 }
 
@@ -219,11 +186,7 @@ fn read_bool<R: Read>(c: &mut Cursor<'_, R>) -> Result<bool, OpenError> {
     match c.bytes("a truth value")? {
         [0] => Ok(false),
         [1] => Ok(true),
-        [b] => Err(c.malformed(
-            c.at.saturating_sub(1),
-            "a truth value, 0 or 1",
-            b.to_string(),
-        )),
+        [b] => Err(c.malformed(c.at.saturating_sub(1), "a truth value, 0 or 1", b.to_string())),
     }
 }
 
@@ -254,31 +217,20 @@ fn read_tensor_info<R: Read>(c: &mut Cursor<'_, R>) -> Result<TensorInfo, OpenEr
     // The file lists the innermost dimension first.
     shape.reverse();
     if value_count(&shape).is_none() {
-        let expected = format!(
-            "dimensions of tensor `{}` that are not 0 and whose product fits",
-            quote(&name)
-        );
+        let expected =
+            format!("dimensions of tensor `{}` that are not 0 and whose product fits", quote(&name));
         return Err(c.malformed(dims_at, expected, format!("{shape:?}")));
     }
     let kind = c.u32("a tensor type")?;
     let dtype = dtype_of(kind).ok_or_else(|| OpenError::Unsupported {
         path: c.path.to_owned(),
-        what: format!(
-            "type of tensor `{}` (header entry at byte {at})",
-            quote(&name)
-        ),
+        what: format!("type of tensor `{}` (header entry at byte {at})", quote(&name)),
         expected: format!("one of {}", supported_types()),
         found: type_name(kind),
         todo: "use a file with one of these types, for example a Q4_K_M, Q8_0 or BF16 one",
     })?;
     let offset = c.u64("a tensor offset")?;
-    Ok(TensorInfo {
-        at,
-        name,
-        shape,
-        dtype,
-        offset,
-    })
+    Ok(TensorInfo { at, name, shape, dtype, offset })
 }
 
 /// Turns offsets from the start of the data into extents in the file.
@@ -294,17 +246,12 @@ fn place_tensors<R: Read>(
     for i in infos {
         let Some(len) = byte_len(i.dtype, &i.shape) else {
             let (n, dtype) = (i.dtype.block_len(), i.dtype);
-            let expected = format!(
-                "rows of tensor `{}` in whole blocks of {n} ({dtype})",
-                quote(&i.name)
-            );
+            let expected = format!("rows of tensor `{}` in whole blocks of {n} ({dtype})", quote(&i.name));
             return Err(c.malformed(i.at, expected, format!("shape {:?}", i.shape)));
         };
         if !i.offset.is_multiple_of(alignment) {
-            let expected = format!(
-                "an offset of tensor `{}` that is a multiple of {alignment}",
-                quote(&i.name)
-            );
+            let expected =
+                format!("an offset of tensor `{}` that is a multiple of {alignment}", quote(&i.name));
             return Err(c.malformed(i.at, expected, i.offset.to_string()));
         }
         let Some(offset) = data_start.checked_add(i.offset) else {
@@ -312,12 +259,7 @@ fn place_tensors<R: Read>(
             return Err(c.malformed(i.at, expected, i.offset.to_string()));
         };
         let extent = Extent { file, offset, len };
-        tensors.push(Tensor {
-            name: i.name,
-            dtype: i.dtype,
-            shape: i.shape,
-            extent,
-        });
+        tensors.push(Tensor { name: i.name, dtype: i.dtype, shape: i.shape, extent });
     }
     Ok(tensors)
 }
@@ -344,12 +286,7 @@ struct Cursor<'a, R> {
 }
 
 impl<R: Read> Cursor<'_, R> {
-    fn malformed(
-        &self,
-        offset: u64,
-        expected: impl Into<String>,
-        found: impl Into<String>,
-    ) -> OpenError {
+    fn malformed(&self, offset: u64, expected: impl Into<String>, found: impl Into<String>) -> OpenError {
         OpenError::Malformed {
             path: self.path.to_owned(),
             format: FORMAT,
@@ -364,11 +301,7 @@ impl<R: Read> Cursor<'_, R> {
         let left = self.size_bytes.saturating_sub(self.at);
         if n > left {
             let expected = format!("{n} more bytes for {what}");
-            return Err(self.malformed(
-                self.at,
-                expected,
-                format!("{left} before the end of the file"),
-            ));
+            return Err(self.malformed(self.at, expected, format!("{left} before the end of the file")));
         }
         if self.at.saturating_add(n) > HEADER_BYTES_MAX {
             let expected = format!("a header of at most {HEADER_BYTES_MAX} bytes");
@@ -380,9 +313,7 @@ impl<R: Read> Cursor<'_, R> {
     fn bytes<const N: usize>(&mut self, what: &str) -> Result<[u8; N], OpenError> {
         self.need(N as u64, what)?;
         let mut out = [0; N];
-        self.reader
-            .read_exact(&mut out)
-            .map_err(OpenError::io(self.path))?;
+        self.reader.read_exact(&mut out).map_err(OpenError::io(self.path))?;
         self.at += N as u64;
         Ok(out)
     }
@@ -419,14 +350,10 @@ impl<R: Read> Cursor<'_, R> {
         self.need(len, what)?;
         // Below `bytes_max`, so the cast is exact everywhere.
         let mut out = vec![0; len as usize];
-        self.reader
-            .read_exact(&mut out)
-            .map_err(OpenError::io(self.path))?;
+        self.reader.read_exact(&mut out).map_err(OpenError::io(self.path))?;
         self.at += len;
         String::from_utf8(out).map_err(|e| {
-            let bad = at
-                .saturating_add(8)
-                .saturating_add(e.utf8_error().valid_up_to() as u64);
+            let bad = at.saturating_add(8).saturating_add(e.utf8_error().valid_up_to() as u64);
             self.malformed(bad, format!("{what} in UTF-8"), "other bytes")
         })
     }

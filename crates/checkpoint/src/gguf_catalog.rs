@@ -28,10 +28,7 @@ pub(crate) fn open(path: &Path) -> Result<Catalog, OpenError> {
         arch.eos = [t.eos, t.eot].into_iter().flatten().collect();
         arch.eos.dedup();
         if t.tokens.len() > arch.vocab {
-            let expected = format!(
-                "at most {} tokens, one for each row of the embedding",
-                arch.vocab
-            );
+            let expected = format!("at most {} tokens, one for each row of the embedding", arch.vocab);
             return Err(wrong(path, TOKENS, expected, t.tokens.len().to_string()));
         }
     }
@@ -40,12 +37,7 @@ pub(crate) fn open(path: &Path) -> Result<Catalog, OpenError> {
     let fingerprint = fingerprint::of(&gguf.tensors);
     // No key says whether embeddings are tied; a missing output matrix does.
     let census = census::take(path, &mut arch, &family.gguf_names, gguf.tensors, None)?;
-    let stem = || {
-        path.file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned()
-    };
+    let stem = || path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let name = match gguf.metadata.get("general.name") {
         Some(Value::Text(name)) if !name.is_empty() => name.clone(),
         _ => stem(),
@@ -55,10 +47,7 @@ pub(crate) fn open(path: &Path) -> Result<Catalog, OpenError> {
         format: "gguf",
         name,
         arch,
-        files: vec![WeightFile {
-            path: gguf.path,
-            size_bytes: gguf.size_bytes,
-        }],
+        files: vec![WeightFile { path: gguf.path, size_bytes: gguf.size_bytes }],
         tensors: census.tensors,
         experts: census.experts,
         unclaimed: census.unclaimed,
@@ -95,8 +84,7 @@ fn refuse_split(gguf: &Gguf) -> Result<(), OpenError> {
 fn tokenizer(gguf: &Gguf) -> Result<TokenizerSource, OpenError> {
     let model = text(gguf, "tokenizer.ggml.model")?;
     let tokens = texts(gguf, TOKENS)?;
-    let Some(model) = model.filter(|m| !NO_TOKENIZER.contains(&m.as_str()) && !tokens.is_empty())
-    else {
+    let Some(model) = model.filter(|m| !NO_TOKENIZER.contains(&m.as_str()) && !tokens.is_empty()) else {
         return Ok(TokenizerSource::Missing);
     };
     let t = GgufTokenizer {
@@ -106,16 +94,11 @@ fn tokenizer(gguf: &Gguf) -> Result<TokenizerSource, OpenError> {
             List::Float(v) => Some(v.iter().map(|&x| x as f32).collect()),
             _ => None,
         })?,
-        token_types: per_token(
-            gguf,
-            "tokenizer.ggml.token_type",
-            tokens.len(),
-            |v| match v {
-                List::Signed(v) => v.iter().map(|&x| i32::try_from(x).ok()).collect(),
-                List::Unsigned(v) => v.iter().map(|&x| i32::try_from(x).ok()).collect(),
-                _ => None,
-            },
-        )?,
+        token_types: per_token(gguf, "tokenizer.ggml.token_type", tokens.len(), |v| match v {
+            List::Signed(v) => v.iter().map(|&x| i32::try_from(x).ok()).collect(),
+            List::Unsigned(v) => v.iter().map(|&x| i32::try_from(x).ok()).collect(),
+            _ => None,
+        })?,
         tokens,
         merges: texts(gguf, "tokenizer.ggml.merges")?,
         bos: id(gguf, "tokenizer.ggml.bos_token_id")?,
@@ -150,14 +133,7 @@ fn per_token<T>(
         Value::List(v) if v.len() == tokens => convert(v),
         _ => None,
     };
-    items.ok_or_else(|| {
-        wrong(
-            &gguf.path,
-            key,
-            format!("an array of {tokens} numbers"),
-            value.in_words(),
-        )
-    })
+    items.ok_or_else(|| wrong(&gguf.path, key, format!("an array of {tokens} numbers"), value.in_words()))
 }
 
 fn flag(gguf: &Gguf, key: &str) -> Result<Option<bool>, OpenError> {

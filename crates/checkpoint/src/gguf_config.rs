@@ -28,11 +28,7 @@ impl<'a> GgufConfig<'a> {
 
     /// Shape of the tensor `name`, if there is one.
     pub fn tensor_shape(&self, name: &str) -> Option<&'a [usize]> {
-        self.gguf
-            .tensors
-            .iter()
-            .find(|t| t.name == name)
-            .map(|t| t.shape.as_slice())
+        self.gguf.tensors.iter().find(|t| t.name == name).map(|t| t.shape.as_slice())
     }
 
     pub fn get(&self, key: &str) -> Option<&'a Value> {
@@ -41,9 +37,7 @@ impl<'a> GgufConfig<'a> {
 
     /// A complaint about a key.
     pub fn wrong(&self, key: &str, expected: impl Into<String>) -> OpenError {
-        let found = self
-            .get(key)
-            .map_or_else(|| "nothing".to_owned(), Value::in_words);
+        let found = self.get(key).map_or_else(|| "nothing".to_owned(), Value::in_words);
         wrong(self.path(), &self.key(key), expected, found)
     }
 
@@ -53,20 +47,13 @@ impl<'a> GgufConfig<'a> {
             path: self.path().to_owned(),
             what: format!("key `{}`", self.key(key)),
             expected: expected.to_owned(),
-            found: self
-                .get(key)
-                .map_or_else(|| "nothing".to_owned(), Value::in_words),
+            found: self.get(key).map_or_else(|| "nothing".to_owned(), Value::in_words),
             todo,
         }
     }
 
     /// A whole number in `min..=max`, if the key is there. An array of equal numbers, one per layer, counts as one.
-    pub fn number_opt(
-        &self,
-        key: &str,
-        min: usize,
-        max: usize,
-    ) -> Result<Option<usize>, OpenError> {
+    pub fn number_opt(&self, key: &str, min: usize, max: usize) -> Result<Option<usize>, OpenError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
@@ -122,18 +109,8 @@ impl<'a> GgufConfig<'a> {
 }
 
 /// A complaint about the key `key` of the file `path`.
-pub(crate) fn wrong(
-    path: &Path,
-    key: &str,
-    expected: impl Into<String>,
-    found: String,
-) -> OpenError {
-    OpenError::Config {
-        path: path.to_owned(),
-        key: key.to_owned(),
-        expected: expected.into(),
-        found,
-    }
+pub(crate) fn wrong(path: &Path, key: &str, expected: impl Into<String>, found: String) -> OpenError {
+    OpenError::Config { path: path.to_owned(), key: key.to_owned(), expected: expected.into(), found }
 }
 
 impl Value {
@@ -142,13 +119,10 @@ impl Value {
         match self {
             Value::Unsigned(v) => Some(*v),
             Value::Signed(v) => u64::try_from(*v).ok(),
-            Value::List(List::Unsigned(v)) => {
-                v.first().copied().filter(|f| v.iter().all(|x| x == f))
+            Value::List(List::Unsigned(v)) => v.first().copied().filter(|f| v.iter().all(|x| x == f)),
+            Value::List(List::Signed(v)) => {
+                v.first().filter(|f| v.iter().all(|x| x == *f)).and_then(|&f| u64::try_from(f).ok())
             }
-            Value::List(List::Signed(v)) => v
-                .first()
-                .filter(|f| v.iter().all(|x| x == *f))
-                .and_then(|&f| u64::try_from(f).ok()),
             _ => None,
         }
     }

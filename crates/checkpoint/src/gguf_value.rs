@@ -103,9 +103,6 @@ pub(crate) fn type_name(kind: u32) -> String {
         (40, "NVFP4"),
         (41, "Q1_0"),
     ];
-    let name = OTHERS
-        .iter()
-        .find(|(k, _)| *k == kind)
-        .map_or("unknown", |(_, n)| n);
+    let name = OTHERS.iter().find(|(k, _)| *k == kind).map_or("unknown", |(_, n)| n);
     format!("{name} (ggml type {kind})")
 }

@@ -58,20 +58,12 @@ fn model_name(dir: &Path, config: &HfConfig) -> String {
     let absolute = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     match absolute.file_name() {
         Some(name) => name.to_string_lossy().into_owned(),
-        None => config
-            .get("model_type")
-            .and_then(|v| v.as_str())
-            .map_or_else(|| "model".to_owned(), quote),
+        None => config.get("model_type").and_then(|v| v.as_str()).map_or_else(|| "model".to_owned(), quote),
     }
 }
 
 /// `generation_config.json` often names more end tokens than `config.json` does; both count.
-fn read_token_ids(
-    dir: &Path,
-    names: &[String],
-    config: &HfConfig,
-    arch: &mut Arch,
-) -> Result<(), OpenError> {
+fn read_token_ids(dir: &Path, names: &[String], config: &HfConfig, arch: &mut Arch) -> Result<(), OpenError> {
     let generation = match has(names, GENERATION_CONFIG) {
         true => Some(HfConfig::read(&dir.join(GENERATION_CONFIG))?),
         false => None,
@@ -162,10 +154,7 @@ fn shards_of_index(
 
 /// Without an index, files that number themselves (`…-00001-of-00003.safetensors`), or a single one of any name.
 fn shards_by_name(dir: &Path, names: &[String]) -> Result<Vec<String>, OpenError> {
-    let all: Vec<&String> = names
-        .iter()
-        .filter(|n| n.ends_with(".safetensors"))
-        .collect();
+    let all: Vec<&String> = names.iter().filter(|n| n.ends_with(".safetensors")).collect();
     if let [one] = all.as_slice()
         && shard_number(one).is_none_or(|(_, _, of)| of == 1)
     {
@@ -191,9 +180,7 @@ fn shards_by_name(dir: &Path, names: &[String]) -> Result<Vec<String>, OpenError
             why: format!("{} of {of} files of this series are there", numbers.len()),
         });
     }
-    Ok((1..=of)
-        .map(|n| format!("{stem}-{n:05}-of-{of:05}.safetensors"))
-        .collect())
+    Ok((1..=of).map(|n| format!("{stem}-{n:05}-of-{of:05}.safetensors")).collect())
 }
 
 /// `stem-00002-of-00003.safetensors` as `("stem", 2, 3)`.
@@ -213,11 +200,7 @@ fn check_placement(
     weight_map: &[(String, String)],
     tensors: &[Tensor],
 ) -> Result<(), OpenError> {
-    let shard_of = |t: &Tensor| {
-        shards
-            .get(t.extent.file.0 as usize)
-            .map_or("", String::as_str)
-    };
+    let shard_of = |t: &Tensor| shards.get(t.extent.file.0 as usize).map_or("", String::as_str);
     let mut place: HashMap<&str, &str> = HashMap::with_capacity(tensors.len());
     for t in tensors {
         if let Some(first) = place.insert(&t.name, shard_of(t)) {
@@ -286,12 +269,9 @@ fn template_in(config: &HfConfig) -> Result<Option<String>, OpenError> {
         None => Ok(None),
         Some(serde_json::Value::String(text)) => Ok(Some(text.clone())),
         Some(serde_json::Value::Array(named)) => {
-            let text = |key: &str, v: &serde_json::Value| {
-                v.get(key).and_then(|v| v.as_str()).map(str::to_owned)
-            };
-            let default = named
-                .iter()
-                .find(|v| text("name", v).as_deref() == Some("default"));
+            let text =
+                |key: &str, v: &serde_json::Value| v.get(key).and_then(|v| v.as_str()).map(str::to_owned);
+            let default = named.iter().find(|v| text("name", v).as_deref() == Some("default"));
             Ok(default.and_then(|v| text("template", v)))
         }
         Some(_) => Err(config.wrong(KEY, "a string or a list of named templates")),

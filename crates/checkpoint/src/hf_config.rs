@@ -24,10 +24,7 @@ impl HfConfig {
     pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self, OpenError> {
         let entries: Entries<Value> = parse(path, bytes, 0, "JSON")?;
         let values = entries.unique(path, "key")?.into_iter().collect();
-        Ok(HfConfig {
-            path: path.to_owned(),
-            values,
-        })
+        Ok(HfConfig { path: path.to_owned(), values })
     }
 
     pub fn path(&self) -> &Path {
@@ -47,18 +44,13 @@ impl HfConfig {
     pub fn object(&self, key: &str) -> Result<Option<HfConfig>, OpenError> {
         match self.get(key) {
             None => Ok(None),
-            Some(Value::Object(o)) => Ok(Some(HfConfig {
-                path: self.path.clone(),
-                values: o.clone(),
-            })),
+            Some(Value::Object(o)) => Ok(Some(HfConfig { path: self.path.clone(), values: o.clone() })),
             Some(_) => Err(self.wrong(key, "an object")),
         }
     }
 
     fn found(&self, key: &str) -> String {
-        self.values
-            .get(key)
-            .map_or_else(|| "nothing".to_owned(), |v| quote(&v.to_string()))
+        self.values.get(key).map_or_else(|| "nothing".to_owned(), |v| quote(&v.to_string()))
     }
 
     /// A complaint about a key.
@@ -83,12 +75,7 @@ impl HfConfig {
     }
 
     /// A whole number in `min..=max`, if the key is there.
-    pub fn number_opt(
-        &self,
-        key: &str,
-        min: usize,
-        max: usize,
-    ) -> Result<Option<usize>, OpenError> {
+    pub fn number_opt(&self, key: &str, min: usize, max: usize) -> Result<Option<usize>, OpenError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
@@ -134,12 +121,8 @@ impl HfConfig {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
-        let texts = value
-            .as_array()
-            .and_then(|a| a.iter().map(Value::as_str).collect());
-        texts
-            .map(Some)
-            .ok_or_else(|| self.wrong(key, "a list of strings"))
+        let texts = value.as_array().and_then(|a| a.iter().map(Value::as_str).collect());
+        texts.map(Some).ok_or_else(|| self.wrong(key, "a list of strings"))
     }
 
     /// A list of whole numbers.
@@ -148,9 +131,7 @@ impl HfConfig {
             return Ok(None);
         };
         let numbers = value.as_array().and_then(|a| a.iter().map(whole).collect());
-        numbers
-            .map(Some)
-            .ok_or_else(|| self.wrong(key, "a list of whole numbers"))
+        numbers.map(Some).ok_or_else(|| self.wrong(key, "a list of whole numbers"))
     }
 
     /// One token id or a list of them.

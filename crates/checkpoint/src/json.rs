@@ -59,17 +59,11 @@ impl<V> Entries<V> {
 }
 
 /// Reads a whole file of at most `bytes_max` bytes.
-pub(crate) fn read_file(
-    path: &Path,
-    bytes_max: u64,
-    format: &'static str,
-) -> Result<Vec<u8>, OpenError> {
+pub(crate) fn read_file(path: &Path, bytes_max: u64, format: &'static str) -> Result<Vec<u8>, OpenError> {
     let file = File::open(path).map_err(OpenError::io(path))?;
     let mut bytes = Vec::new();
     // One byte more than allowed tells a file that is too long from one that just fits.
-    file.take(bytes_max.saturating_add(1))
-        .read_to_end(&mut bytes)
-        .map_err(OpenError::io(path))?;
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(OpenError::io(path))?;
     if bytes.len() as u64 > bytes_max {
         return Err(OpenError::Malformed {
             path: path.to_owned(),
@@ -100,12 +94,6 @@ pub(crate) fn parse<T: DeserializeOwned>(
 
 /// Byte offset of a line and column that count from 1.
 fn offset_of(bytes: &[u8], line: usize, column: usize) -> u64 {
-    let before: usize = bytes
-        .split(|&b| b == b'\n')
-        .take(line.saturating_sub(1))
-        .map(|l| l.len() + 1)
-        .sum();
-    before
-        .saturating_add(column.saturating_sub(1))
-        .min(bytes.len()) as u64
+    let before: usize = bytes.split(|&b| b == b'\n').take(line.saturating_sub(1)).map(|l| l.len() + 1).sum();
+    before.saturating_add(column.saturating_sub(1)).min(bytes.len()) as u64
 }

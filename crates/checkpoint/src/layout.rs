@@ -15,17 +15,12 @@ pub(crate) fn byte_len(dtype: DType, shape: &[usize]) -> Option<u64> {
         None => (1, &[][..]),
     };
     let row = u64::try_from(dtype.row_bytes(cols)?).ok()?;
-    outer
-        .iter()
-        .try_fold(row, |bytes, &d| bytes.checked_mul(u64::try_from(d).ok()?))
+    outer.iter().try_fold(row, |bytes, &d| bytes.checked_mul(u64::try_from(d).ok()?))
 }
 
 /// Number of values, or `None` when it is zero or overflows.
 pub(crate) fn value_count(shape: &[usize]) -> Option<usize> {
-    shape
-        .iter()
-        .try_fold(1usize, |n, &d| n.checked_mul(d))
-        .filter(|&n| n > 0)
+    shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).filter(|&n| n > 0)
 }
 
 /// Checks that all data lies inside the file, that no two tensors overlap and that no name occurs twice. All tensors
@@ -33,11 +28,7 @@ pub(crate) fn value_count(shape: &[usize]) -> Option<usize> {
 ///
 /// # Errors
 /// [`OpenError::Truncated`], [`OpenError::Overlap`] and [`OpenError::Duplicate`].
-pub(crate) fn check_extents(
-    path: &Path,
-    tensors: &[Tensor],
-    size_bytes: u64,
-) -> Result<(), OpenError> {
+pub(crate) fn check_extents(path: &Path, tensors: &[Tensor], size_bytes: u64) -> Result<(), OpenError> {
     let mut seen = HashMap::with_capacity(tensors.len());
     for t in tensors {
         if let Some(first) = seen.insert(t.name.as_str(), t.extent.offset) {
@@ -45,17 +36,10 @@ pub(crate) fn check_extents(
                 path: path.to_owned(),
                 what: "tensor",
                 name: t.name.clone(),
-                place: format!(
-                    "in the same file (data at bytes {first} and {})",
-                    t.extent.offset
-                ),
+                place: format!("in the same file (data at bytes {first} and {})", t.extent.offset),
             });
         }
-        if t.extent
-            .offset
-            .checked_add(t.extent.len)
-            .is_none_or(|end| end > size_bytes)
-        {
+        if t.extent.offset.checked_add(t.extent.len).is_none_or(|end| end > size_bytes) {
             return Err(OpenError::Truncated {
                 path: path.to_owned(),
                 tensor: t.name.clone(),

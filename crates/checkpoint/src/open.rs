@@ -43,12 +43,8 @@ pub fn open(path: &Path) -> Result<Catalog, OpenError> {
 
 fn open_directory(dir: &Path) -> Result<Catalog, OpenError> {
     let names = file_names(dir)?;
-    let with = |extension: &str| {
-        names
-            .iter()
-            .filter(|n| has_extension(Path::new(n), extension))
-            .collect::<Vec<_>>()
-    };
+    let with =
+        |extension: &str| names.iter().filter(|n| has_extension(Path::new(n), extension)).collect::<Vec<_>>();
     let (ggufs, safetensors) = (with("gguf"), with("safetensors"));
     let has_config = names.iter().any(|n| n == hf::CONFIG);
     if has_config && (!safetensors.is_empty() || names.iter().any(|n| n == hf::INDEX)) {
@@ -58,30 +54,15 @@ fn open_directory(dir: &Path) -> Result<Catalog, OpenError> {
         [one] => gguf_catalog::open(&dir.join(one)),
         [] if !safetensors.is_empty() => {
             let found = "safetensors without config.json".to_owned();
-            Err(no_model(
-                dir,
-                found,
-                "fetch config.json from where the weights came from",
-            ))
+            Err(no_model(dir, found, "fetch config.json from where the weights came from"))
         }
         [] if has_config => {
             let found = "config.json without any .safetensors file".to_owned();
-            Err(no_model(
-                dir,
-                found,
-                "fetch the weights as safetensors (PyTorch .bin files are not read)",
-            ))
+            Err(no_model(dir, found, "fetch the weights as safetensors (PyTorch .bin files are not read)"))
         }
-        [] => Err(no_model(
-            dir,
-            "neither".to_owned(),
-            "give the path of the model",
-        )),
+        [] => Err(no_model(dir, "neither".to_owned(), "give the path of the model")),
         several => {
-            let found = format!(
-                "several GGUF files: {}",
-                list(several.iter().map(|n| n.as_str()))
-            );
+            let found = format!("several GGUF files: {}", list(several.iter().map(|n| n.as_str())));
             Err(no_model(dir, found, "give the path of one of them"))
         }
     }
@@ -90,10 +71,7 @@ fn open_directory(dir: &Path) -> Result<Catalog, OpenError> {
 /// Names of the files in a directory, sorted. Names that are no Unicode cannot be those of a model.
 fn file_names(dir: &Path) -> Result<Vec<String>, OpenError> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(dir)
-        .map_err(OpenError::io(dir))?
-        .take(DIR_ENTRIES_MAX)
-    {
+    for entry in fs::read_dir(dir).map_err(OpenError::io(dir))?.take(DIR_ENTRIES_MAX) {
         let entry = entry.map_err(OpenError::io(dir))?;
         if let Ok(name) = entry.file_name().into_string() {
             names.push(name);
@@ -104,24 +82,16 @@ fn file_names(dir: &Path) -> Result<Vec<String>, OpenError> {
 }
 
 fn no_model(path: &Path, found: String, todo: &'static str) -> OpenError {
-    OpenError::NoModel {
-        path: PathBuf::from(path),
-        expected: EXPECTED,
-        found,
-        todo,
-    }
+    OpenError::NoModel { path: PathBuf::from(path), expected: EXPECTED, found, todo }
 }
 
 fn has_extension(path: &Path, extension: &str) -> bool {
-    path.extension()
-        .is_some_and(|e| e.eq_ignore_ascii_case(extension))
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension))
 }
 
 fn starts_like_gguf(path: &Path) -> Result<bool, OpenError> {
     let file = fs::File::open(path).map_err(OpenError::io(path))?;
     let mut start = Vec::new();
-    file.take(gguf::MAGIC.len() as u64)
-        .read_to_end(&mut start)
-        .map_err(OpenError::io(path))?;
+    file.take(gguf::MAGIC.len() as u64).read_to_end(&mut start).map_err(OpenError::io(path))?;
     Ok(start == gguf::MAGIC)
 }

@@ -21,12 +21,7 @@ impl Catalog {
     /// Counts parameters; shapes were checked when the checkpoint was opened, so nothing can overflow but for files
     /// beyond any disk, where the counts saturate.
     pub fn parameters(&self) -> Parameters {
-        let mut out = Parameters {
-            total: 0,
-            active: 0,
-            resident_bytes: 0,
-            expert_bytes_total: 0,
-        };
+        let mut out = Parameters { total: 0, active: 0, resident_bytes: 0, expert_bytes_total: 0 };
         let in_trunk = |layer: usize| layer < self.arch.layers;
         for (key, tensor) in &self.tensors {
             let n = tensor.len() as u64;
@@ -40,12 +35,8 @@ impl Catalog {
         let top_k = self.arch.moe.as_ref().map_or(0, |m| m.top_k) as u64;
         for layer in &self.experts {
             let one = expert_parameters(layer);
-            let bytes = layer
-                .expert_bytes()
-                .saturating_mul(layer.extents.len() as u64);
-            out.total = out
-                .total
-                .saturating_add(one.saturating_mul(layer.extents.len() as u64));
+            let bytes = layer.expert_bytes().saturating_mul(layer.extents.len() as u64);
+            out.total = out.total.saturating_add(one.saturating_mul(layer.extents.len() as u64));
             out.expert_bytes_total = out.expert_bytes_total.saturating_add(bytes);
             if in_trunk(layer.layer) {
                 out.active = out.active.saturating_add(one.saturating_mul(top_k));
@@ -56,19 +47,11 @@ impl Catalog {
 
     /// Trunk layers that have routed experts.
     pub fn moe_layers(&self) -> usize {
-        self.arch
-            .ffn
-            .iter()
-            .take(self.arch.layers)
-            .filter(|f| **f == Ffn::Moe)
-            .count()
+        self.arch.ffn.iter().take(self.arch.layers).filter(|f| **f == Ffn::Moe).count()
     }
 }
 
 fn expert_parameters(layer: &ExpertLayer) -> u64 {
     let count = |m: ExpertMatrix| (m.rows as u64).saturating_mul(m.cols as u64);
-    [layer.gate, layer.up, layer.down]
-        .into_iter()
-        .map(count)
-        .fold(0, u64::saturating_add)
+    [layer.gate, layer.up, layer.down].into_iter().map(count).fold(0, u64::saturating_add)
 }

@@ -63,11 +63,7 @@ impl<'de> Deserialize<'de> for Entry {
                 }
                 Ok(match info {
                     // Only `__metadata__` may look like this; the caller, who knows the name, decides.
-                    TensorInfo {
-                        dtype: None,
-                        shape: None,
-                        data_offsets: None,
-                    } => Entry::Metadata,
+                    TensorInfo { dtype: None, shape: None, data_offsets: None } => Entry::Metadata,
                     info => Entry::Tensor(info),
                 })
             }
@@ -86,12 +82,7 @@ pub(crate) fn read(path: &Path, file: FileId) -> Result<(WeightFile, Vec<Tensor>
     let entries = entries.unique(path, "tensor")?;
     if entries.len() as u64 > TENSORS_MAX {
         let found = entries.len().to_string();
-        return Err(malformed(
-            path,
-            LENGTH_BYTES,
-            format!("at most {TENSORS_MAX} tensors"),
-            found,
-        ));
+        return Err(malformed(path, LENGTH_BYTES, format!("at most {TENSORS_MAX} tensors"), found));
     }
     let data_start = LENGTH_BYTES + header.len() as u64;
     let mut tensors = Vec::with_capacity(entries.len());
@@ -100,28 +91,16 @@ pub(crate) fn read(path: &Path, file: FileId) -> Result<(WeightFile, Vec<Tensor>
             _ if name == METADATA_KEY => {}
             Entry::Tensor(info) => tensors.push(place(path, file, data_start, name, info)?),
             Entry::Metadata => {
-                let expected =
-                    format!("dtype, shape and data_offsets of tensor `{}`", quote(&name));
+                let expected = format!("dtype, shape and data_offsets of tensor `{}`", quote(&name));
                 return Err(malformed(path, LENGTH_BYTES, expected, "none of them"));
             }
         }
     }
     check_extents(path, &tensors, size_bytes)?;
-    Ok((
-        WeightFile {
-            path: path.to_owned(),
-            size_bytes,
-        },
-        tensors,
-    ))
+    Ok((WeightFile { path: path.to_owned(), size_bytes }, tensors))
 }
 
-fn malformed(
-    path: &Path,
-    offset: u64,
-    expected: impl Into<String>,
-    found: impl Into<String>,
-) -> OpenError {
+fn malformed(path: &Path, offset: u64, expected: impl Into<String>, found: impl Into<String>) -> OpenError {
     OpenError::Malformed {
         path: path.to_owned(),
         format: FORMAT,
@@ -131,24 +110,13 @@ fn malformed(
     }
 }
 
-fn read_header_bytes(
-    path: &Path,
-    handle: &mut File,
-    size_bytes: u64,
-) -> Result<Vec<u8>, OpenError> {
+fn read_header_bytes(path: &Path, handle: &mut File, size_bytes: u64) -> Result<Vec<u8>, OpenError> {
     let Some(left) = size_bytes.checked_sub(LENGTH_BYTES) else {
         let expected = format!("{LENGTH_BYTES} bytes of header length");
-        return Err(malformed(
-            path,
-            0,
-            expected,
-            format!("a file of {size_bytes} bytes"),
-        ));
+        return Err(malformed(path, 0, expected, format!("a file of {size_bytes} bytes")));
     };
     let mut length = [0; LENGTH_BYTES as usize];
-    handle
-        .read_exact(&mut length)
-        .map_err(OpenError::io(path))?;
+    handle.read_exact(&mut length).map_err(OpenError::io(path))?;
     let length = u64::from_le_bytes(length);
     if length > left.min(HEADER_BYTES_MAX) {
         let expected = format!("a header of at most {} bytes", left.min(HEADER_BYTES_MAX));
@@ -161,9 +129,7 @@ fn read_header_bytes(
     }
     // At most HEADER_BYTES_MAX, so the cast is exact everywhere.
     let mut header = vec![0; length as usize];
-    handle
-        .read_exact(&mut header)
-        .map_err(OpenError::io(path))?;
+    handle.read_exact(&mut header).map_err(OpenError::io(path))?;
     Ok(header)
 }
 
@@ -177,16 +143,9 @@ fn place(
     let shown = quote(&name);
     if name.len() as u64 > NAME_BYTES_MAX {
         let expected = format!("tensor names of at most {NAME_BYTES_MAX} bytes");
-        return Err(malformed(
-            path,
-            LENGTH_BYTES,
-            expected,
-            format!("`{shown}`"),
-        ));
+        return Err(malformed(path, LENGTH_BYTES, expected, format!("`{shown}`")));
     }
-    let (Some(dtype), Some(shape), Some([start, end])) =
-        (info.dtype, info.shape, info.data_offsets)
-    else {
+    let (Some(dtype), Some(shape), Some([start, end])) = (info.dtype, info.shape, info.data_offsets) else {
         let expected = format!("dtype, shape and data_offsets of tensor `{shown}`");
         return Err(malformed(path, LENGTH_BYTES, expected, "only some of them"));
     };
@@ -204,17 +163,14 @@ fn place(
             });
         }
     };
-    let shape: Vec<usize> = shape
-        .iter()
-        .map(|&d| usize::try_from(d).unwrap_or(usize::MAX))
-        .collect();
+    let shape: Vec<usize> = shape.iter().map(|&d| usize::try_from(d).unwrap_or(usize::MAX)).collect();
     let len = value_count(&shape).and_then(|_| byte_len(dtype, &shape));
     let stored = end.checked_sub(start);
     let (Some(len), true) = (len, len == stored) else {
         let expected = match len {
-            Some(len) => format!(
-                "data_offsets of tensor `{shown}` that span {len} bytes ({dtype} {shape:?})"
-            ),
+            Some(len) => {
+                format!("data_offsets of tensor `{shown}` that span {len} bytes ({dtype} {shape:?})")
+            }
             None => format!("dimensions of tensor `{shown}` that are not 0 and whose product fits"),
         };
         return Err(malformed(
@@ -226,17 +182,7 @@ fn place(
     };
     let Some(offset) = data_start.checked_add(start) else {
         let expected = format!("data_offsets of tensor `{shown}` inside the file");
-        return Err(malformed(
-            path,
-            LENGTH_BYTES,
-            expected,
-            format!("[{start}, {end}]"),
-        ));
+        return Err(malformed(path, LENGTH_BYTES, expected, format!("[{start}, {end}]")));
     };
-    Ok(Tensor {
-        name,
-        dtype,
-        shape,
-        extent: Extent { file, offset, len },
-    })
+    Ok(Tensor { name, dtype, shape, extent: Extent { file, offset, len } })
 }

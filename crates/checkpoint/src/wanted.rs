@@ -24,11 +24,7 @@ pub(crate) enum Kind {
 use Kind::{Float, Matrix, OptionalMatrix};
 
 fn want(role: Role, kind: Kind, shape: impl Into<Vec<usize>>) -> Wanted {
-    Wanted {
-        role,
-        shape: shape.into(),
-        kind,
-    }
+    Wanted { role, shape: shape.into(), kind }
 }
 
 /// Tensors outside the layers.
@@ -42,10 +38,7 @@ pub(crate) fn globals(a: &Arch) -> Vec<Wanted> {
 
 /// Tensors of layer `layer`, but for the routed experts. `split_kv_b`: the file has keys and values of MLA apart.
 pub(crate) fn in_layer(a: &Arch, layer: usize, split_kv_b: bool) -> Vec<Wanted> {
-    let mut out = vec![
-        want(Role::AttnNorm, Float, [a.hidden]),
-        want(Role::FfnNorm, Float, [a.hidden]),
-    ];
+    let mut out = vec![want(Role::AttnNorm, Float, [a.hidden]), want(Role::FfnNorm, Float, [a.hidden])];
     attention(a, split_kv_b, &mut out);
     indexer(a, layer, &mut out);
     feed_forward(a, layer, &mut out);
@@ -57,12 +50,7 @@ pub(crate) fn in_layer(a: &Arch, layer: usize, split_kv_b: bool) -> Vec<Wanted> 
 
 fn attention(a: &Arch, split_kv_b: bool, out: &mut Vec<Wanted>) {
     match a.attention {
-        Attention::Gqa {
-            heads,
-            kv_heads,
-            head_dim,
-            qk_norm,
-        } => {
+        Attention::Gqa { heads, kv_heads, head_dim, qk_norm } => {
             out.extend([
                 want(Role::AttnQ, Matrix, [heads * head_dim, a.hidden]),
                 want(Role::AttnK, Matrix, [kv_heads * head_dim, a.hidden]),
@@ -74,15 +62,7 @@ fn attention(a: &Arch, split_kv_b: bool, out: &mut Vec<Wanted>) {
                 out.push(want(Role::AttnKNorm, Float, [head_dim]));
             }
         }
-        Attention::Mla {
-            heads,
-            q_lora,
-            kv_lora,
-            nope,
-            rope,
-            v,
-            ..
-        } => {
+        Attention::Mla { heads, q_lora, kv_lora, nope, rope, v, .. } => {
             out.extend([
                 want(Role::AttnQA, Matrix, [q_lora, a.hidden]),
                 want(Role::AttnQANorm, Float, [q_lora]),

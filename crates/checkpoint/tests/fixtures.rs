@@ -9,9 +9,7 @@ use calypte_checkpoint::{Catalog, Role, TokenizerSource, gguf_tokenizer, open};
 use calypte_disk::Extent;
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fixtures")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
 
 /// What a fixture's `config.json` says, in numbers counted outside this program.
@@ -53,29 +51,10 @@ const QWEN: Expected = Expected {
 #[test]
 fn both_formats_describe_one_model() {
     check(LLAMA);
-    check(Expected {
-        name: "llama-b",
-        parameters: 30_880,
-        ..LLAMA
-    });
-    let mixtral = Expected {
-        family: "mixtral",
-        ffn: "mm",
-        experts: 8,
-        ..LLAMA
-    };
-    check(Expected {
-        name: "mixtral-a",
-        parameters: 66_208,
-        files: 2,
-        ..mixtral
-    });
-    check(Expected {
-        name: "mixtral-b",
-        parameters: 70_048,
-        experts: 4,
-        ..mixtral
-    });
+    check(Expected { name: "llama-b", parameters: 30_880, ..LLAMA });
+    let mixtral = Expected { family: "mixtral", ffn: "mm", experts: 8, ..LLAMA };
+    check(Expected { name: "mixtral-a", parameters: 66_208, files: 2, ..mixtral });
+    check(Expected { name: "mixtral-b", parameters: 70_048, experts: 4, ..mixtral });
     check(QWEN);
     check(Expected {
         name: "qwen3_moe-b",
@@ -108,39 +87,18 @@ fn check(expected: Expected) {
     for catalog in [&hf, &gguf] {
         let arch = &catalog.arch;
         assert_eq!(arch.family, expected.family);
-        assert_eq!(
-            catalog.parameters().total,
-            expected.parameters,
-            "{} {}",
-            expected.name,
-            catalog.format
-        );
-        assert_eq!(
-            (arch.layers, arch.mtp_layers),
-            (expected.layers, expected.mtp_layers)
-        );
-        let kinds: String = arch
-            .ffn
-            .iter()
-            .map(|f| if *f == Ffn::Moe { 'm' } else { 'd' })
-            .collect();
+        assert_eq!(catalog.parameters().total, expected.parameters, "{} {}", expected.name, catalog.format);
+        assert_eq!((arch.layers, arch.mtp_layers), (expected.layers, expected.mtp_layers));
+        let kinds: String = arch.ffn.iter().map(|f| if *f == Ffn::Moe { 'm' } else { 'd' }).collect();
         assert_eq!(kinds, expected.ffn, "{}", expected.name);
-        assert!(
-            catalog
-                .experts
-                .iter()
-                .all(|l| l.extents.len() == expected.experts)
-        );
+        assert!(catalog.experts.iter().all(|l| l.extents.len() == expected.experts));
         assert_eq!(catalog.experts.len(), expected.ffn.matches('m').count());
         assert!(catalog.unclaimed.is_empty());
     }
     assert_eq!(gguf.arch.rope.layout, expected.gguf_layout);
     same_arch(&hf, &gguf);
     assert_eq!(hf.parameters().active, gguf.parameters().active);
-    assert_eq!(
-        hf.parameters().expert_bytes_total,
-        gguf.parameters().expert_bytes_total
-    );
+    assert_eq!(hf.parameters().expert_bytes_total, gguf.parameters().expert_bytes_total);
     same_bytes(&hf, &gguf, expected.name);
     assert_ne!(hf.fingerprint, gguf.fingerprint);
     assert_eq!(hf.fingerprint, open(&dir).expect(expected.name).fingerprint);
@@ -161,11 +119,7 @@ fn same_arch(hf: &Catalog, gguf: &Catalog) {
 fn same_bytes(hf: &Catalog, gguf: &Catalog, name: &str) {
     let mut compared = 0;
     for (a, b) in hf.experts.iter().zip(&gguf.experts) {
-        assert_eq!(
-            (a.layer, a.gate, a.up, a.down),
-            (b.layer, b.gate, b.up, b.down),
-            "{name}"
-        );
+        assert_eq!((a.layer, a.gate, a.up, a.down), (b.layer, b.gate, b.up, b.down), "{name}");
         for (expert, (x, y)) in a.extents.iter().zip(&b.extents).enumerate() {
             for part in 0..3 {
                 assert_eq!(
@@ -188,10 +142,7 @@ fn same_bytes(hf: &Catalog, gguf: &Catalog, name: &str) {
             compared += 1;
         }
     }
-    assert!(
-        compared >= 3 * hf.arch.layers,
-        "{name}: only {compared} tensors compared"
-    );
+    assert!(compared >= 3 * hf.arch.layers, "{name}: only {compared} tensors compared");
 }
 
 fn bytes(catalog: &Catalog, extent: Extent) -> Vec<u8> {
@@ -217,49 +168,21 @@ fn active_parameters_are_what_a_token_meets() {
 #[test]
 fn glm_has_its_widths_and_indexers() {
     let c = open(&fixture("glm_moe_dsa-a")).unwrap();
-    let Attention::Mla {
-        heads,
-        q_lora,
-        kv_lora,
-        nope,
-        rope,
-        v,
-        latent_norm_eps,
-    } = c.arch.attention
-    else {
+    let Attention::Mla { heads, q_lora, kv_lora, nope, rope, v, latent_norm_eps } = c.arch.attention else {
         panic!("no latent attention");
     };
-    assert_eq!(
-        (heads, q_lora, kv_lora, nope, rope, v, latent_norm_eps),
-        (3, 32, 32, 32, 8, 32, 1e-6)
-    );
+    assert_eq!((heads, q_lora, kv_lora, nope, rope, v, latent_norm_eps), (3, 32, 32, 32, 8, 32, 1e-6));
     let dsa = c.arch.dsa.as_ref().unwrap();
-    let kinds: String = dsa
-        .layers
-        .iter()
-        .map(|k| if *k == IndexerKind::Full { 'F' } else { 'S' })
-        .collect();
-    assert_eq!(
-        (kinds.as_str(), dsa.heads, dsa.head_dim, dsa.topk),
-        ("FFFSSSFSF", 16, 64, 12)
-    );
+    let kinds: String = dsa.layers.iter().map(|k| if *k == IndexerKind::Full { 'F' } else { 'S' }).collect();
+    assert_eq!((kinds.as_str(), dsa.heads, dsa.head_dim, dsa.topk), ("FFFSSSFSF", 16, 64, 12));
     assert_eq!(c.arch.eos, [318, 319]);
-    assert!(
-        c.get(Some(8), Role::MtpProjection).is_some()
-            && c.get(Some(8), Role::MtpEmbedding).is_none()
-    );
-    let TokenizerSource::HuggingFace {
-        tokenizer_json,
-        chat_template,
-    } = &c.tokenizer
-    else {
+    assert!(c.get(Some(8), Role::MtpProjection).is_some() && c.get(Some(8), Role::MtpEmbedding).is_none());
+    let TokenizerSource::HuggingFace { tokenizer_json, chat_template } = &c.tokenizer else {
         panic!("no tokenizer");
     };
     assert!(tokenizer_json.is_file() && chat_template.is_some());
     let gguf = open(&fixture("glm_moe_dsa-a/model.gguf")).unwrap();
-    let TokenizerSource::Gguf(t) = &gguf.tokenizer else {
-        panic!("no tokenizer")
-    };
+    let TokenizerSource::Gguf(t) = &gguf.tokenizer else { panic!("no tokenizer") };
     assert_eq!(
         (t.pre.as_deref(), t.eos, t.eot, t.add_bos),
         (Some("glm4"), Some(318), Some(319), Some(false))
@@ -283,12 +206,7 @@ fn mixed_block_formats_have_exact_extents() {
         for (part, m) in [layer.gate, layer.up, layer.down].into_iter().enumerate() {
             let len = (m.rows * m.dtype.row_bytes(m.cols).unwrap()) as u64;
             assert!(layer.extents.iter().all(|e| e[part].len == len));
-            assert!(
-                layer
-                    .extents
-                    .windows(2)
-                    .all(|w| w[0][part].offset + len == w[1][part].offset)
-            );
+            assert!(layer.extents.windows(2).all(|w| w[0][part].offset + len == w[1][part].offset));
         }
     }
     let types: std::collections::BTreeSet<_> = c.tensors.values().map(|t| t.dtype).collect();

@@ -34,11 +34,7 @@ struct HeaderFile {
 impl HeaderFile {
     fn write(&self, dir: &Path, header: &[u8], size_bytes: u64) {
         // Not truncated to nothing first: some file systems then write to the disk on every close.
-        let options = fs::File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .clone();
+        let options = fs::File::options().write(true).create(true).truncate(false).clone();
         let mut file = options.open(dir.join(&self.name)).unwrap();
         file.write_all(header).unwrap();
         file.set_len(size_bytes).unwrap();
@@ -49,9 +45,7 @@ impl HeaderFile {
 fn damaged_gguf_headers_never_panic() {
     for name in fixture_names() {
         let dir = fixture(&name);
-        run(&name, vec![header_file(&dir, "model.gguf")], |d| {
-            d.join("model.gguf")
-        });
+        run(&name, vec![header_file(&dir, "model.gguf")], |d| d.join("model.gguf"));
     }
 }
 
@@ -62,9 +56,7 @@ fn damaged_safetensors_directories_never_panic() {
         let files: Vec<HeaderFile> = fs::read_dir(&dir)
             .unwrap()
             .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .filter(|n| {
-                n.starts_with("model") && !n.ends_with(".gguf") || n.ends_with("config.json")
-            })
+            .filter(|n| n.starts_with("model") && !n.ends_with(".gguf") || n.ends_with("config.json"))
             .map(|n| header_file(&dir, &n))
             .collect();
         // quant-mix has no safetensors.
@@ -88,10 +80,7 @@ fn run(name: &str, files: Vec<HeaderFile>, target: impl Fn(&Path) -> PathBuf) {
             f.write(dir.path(), &header, size_bytes);
             if let Err(e) = open(&target(dir.path())) {
                 let text = e.to_string();
-                assert!(
-                    text.contains(dir.path().to_str().unwrap()),
-                    "{name}: no path in: {text}"
-                );
+                assert!(text.contains(dir.path().to_str().unwrap()), "{name}: no path in: {text}");
                 refused += 1;
             }
         }
@@ -99,10 +88,7 @@ fn run(name: &str, files: Vec<HeaderFile>, target: impl Fn(&Path) -> PathBuf) {
     }
     // The harness works: the restored files open as before, and most of the damage is noticed.
     assert_eq!(whole.is_ok(), open(&target(dir.path())).is_ok());
-    assert!(
-        refused * 2 > files.len() * MUTATIONS_PER_FILE,
-        "{name}: only {refused} refused"
-    );
+    assert!(refused * 2 > files.len() * MUTATIONS_PER_FILE, "{name}: only {refused} refused");
 }
 
 /// One damaged version of a file.
@@ -116,8 +102,7 @@ fn mutate(random: &mut Random, f: &HeaderFile) -> (Vec<u8>, u64) {
         2 => h[at] = 0xff,
         3 => {
             let end = (at + 8).min(h.len());
-            let value =
-                [u64::MAX, 0, 1 << 63, 1 << 40, u64::from(u32::MAX)][random.below(5)].to_le_bytes();
+            let value = [u64::MAX, 0, 1 << 63, 1 << 40, u64::from(u32::MAX)][random.below(5)].to_le_bytes();
             h[at..end].copy_from_slice(&value[..end - at]);
         }
         4 => {
@@ -138,9 +123,7 @@ fn mutate(random: &mut Random, f: &HeaderFile) -> (Vec<u8>, u64) {
 }
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fixtures")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
 
 /// Every fixture that holds a model.
@@ -162,18 +145,13 @@ fn header_file(dir: &Path, name: &str) -> HeaderFile {
         8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize
     } else if name.ends_with(".gguf") {
         let catalog = open(&dir.join(name));
-        let first = |c: calypte_checkpoint::Catalog| {
-            c.tensors.values().map(|t| t.extent.offset).min().unwrap()
-        };
+        let first =
+            |c: calypte_checkpoint::Catalog| c.tensors.values().map(|t| t.extent.offset).min().unwrap();
         // A fixture that is refused has no offsets to ask for; headers of this size are usual.
         catalog.map_or(16 << 10, |c| first(c) as usize)
     } else {
         bytes.len()
     };
     let size_bytes = bytes.len() as u64;
-    HeaderFile {
-        name: name.to_owned(),
-        header: bytes[..len.min(bytes.len())].to_vec(),
-        size_bytes,
-    }
+    HeaderFile { name: name.to_owned(), header: bytes[..len.min(bytes.len())].to_vec(), size_bytes }
 }

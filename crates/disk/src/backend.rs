@@ -47,11 +47,7 @@ impl Loaded {
     /// does not lie in the buffer.
     pub fn new(buffer: Buffer, views: Vec<Range<usize>>) -> Option<Loaded> {
         let fits = |view: &Range<usize>| view.start <= view.end && view.end <= buffer.capacity();
-        if views.iter().all(fits) {
-            Some(Loaded { buffer, views })
-        } else {
-            None
-        }
+        if views.iter().all(fits) { Some(Loaded { buffer, views }) } else { None }
     }
 
     /// Exactly the bytes of the request's extent `i`: an interior of the aligned read, at any address.

@@ -27,25 +27,18 @@ impl Buffer {
     /// Aborts like every other allocation of the standard library when the system has no such memory; use
     /// [`Buffer::try_with_capacity`] where that is to be survived.
     pub fn with_capacity(bytes: usize) -> Buffer {
-        Buffer::try_with_capacity(bytes)
-            .unwrap_or_else(|| handle_alloc_error(layout_for_abort(bytes)))
+        Buffer::try_with_capacity(bytes).unwrap_or_else(|| handle_alloc_error(layout_for_abort(bytes)))
     }
 
     /// Zeroed memory of `bytes` bytes, or `None` when the system refuses.
     pub fn try_with_capacity(bytes: usize) -> Option<Buffer> {
         if bytes == 0 {
-            return Some(Buffer {
-                start: dangling(),
-                capacity: 0,
-            });
+            return Some(Buffer { start: dangling(), capacity: 0 });
         }
         let layout = Layout::from_size_align(bytes, BUFFER_ALIGN_BYTES).ok()?;
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Buffer {
-            start,
-            capacity: bytes,
-        })
+        Some(Buffer { start, capacity: bytes })
     }
 
     /// Size in bytes.
@@ -102,9 +95,7 @@ impl Drop for Buffer {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer")
-            .field("capacity", &self.capacity)
-            .finish()
+        f.debug_struct("Buffer").field("capacity", &self.capacity).finish()
     }
 }
 
@@ -118,10 +109,7 @@ mod tests {
         assert_eq!(buffer.as_slice().as_ptr() as usize % BUFFER_ALIGN_BYTES, 0);
         assert!(buffer.as_slice().iter().all(|&b| b == 0));
         buffer.as_mut_slice().fill(7);
-        assert_eq!(
-            buffer.as_slice().iter().map(|&b| u64::from(b)).sum::<u64>(),
-            7 * bytes as u64
-        );
+        assert_eq!(buffer.as_slice().iter().map(|&b| u64::from(b)).sum::<u64>(), 7 * bytes as u64);
     }
 
     #[test]

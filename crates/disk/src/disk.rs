@@ -49,20 +49,12 @@ impl Disk {
     /// left; no mode works.
     pub fn open(files: &[WeightPath], options: &DiskOptions) -> Result<Disk, DiskError> {
         let (backend, fallback_reason) = open_backend(files, options)?;
-        Ok(Disk {
-            fallback_reason,
-            ..Disk::from_backend(backend, files.to_vec())
-        })
+        Ok(Disk { fallback_reason, ..Disk::from_backend(backend, files.to_vec()) })
     }
 
     /// A disk over any backend; `files` only name what errors speak of.
     pub fn from_backend(backend: Box<dyn Backend>, files: Vec<WeightPath>) -> Disk {
-        Disk {
-            backend,
-            files,
-            fallback_reason: None,
-            stats: DiskStats::default(),
-        }
+        Disk { backend, files, fallback_reason: None, stats: DiskStats::default() }
     }
 
     /// A disk over names and contents, on every target.
@@ -77,10 +69,7 @@ impl Disk {
 
     /// The same disk with its backend wrapped, for tests that inject faults.
     pub fn map_backend(self, wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>) -> Disk {
-        Disk {
-            backend: wrap(self.backend),
-            ..self
-        }
+        Disk { backend: wrap(self.backend), ..self }
     }
 
     /// How bytes come: the mode achieved.
@@ -139,21 +128,15 @@ impl Disk {
     /// As any read; and refused while requests are in flight, whose completions it would have to throw away.
     pub fn read_now(&mut self, extents: &[Extent]) -> Result<Loaded, DiskError> {
         if self.in_flight() > 0 {
-            let reason = format!(
-                "read_now while {} requests are in flight: wait for them first",
-                self.in_flight()
-            );
+            let reason =
+                format!("read_now while {} requests are in flight: wait for them first", self.in_flight());
             return Err(self.refused(extents, reason));
         }
         let bytes = self.buffer_bytes(extents);
         let Some(buffer) = Buffer::try_with_capacity(bytes) else {
             return Err(self.refused(extents, format!("no memory for a buffer of {bytes} bytes")));
         };
-        self.submit(ReadRequest {
-            ticket: 0,
-            extents: extents.to_vec(),
-            buffer,
-        });
+        self.submit(ReadRequest { ticket: 0, extents: extents.to_vec(), buffer });
         match self.wait() {
             Some(completion) => completion.result.map_err(|failed| failed.error),
             None => Err(self.refused(extents, "the backend lost the request".to_owned())),
@@ -182,15 +165,9 @@ impl Disk {
     }
 
     fn refused(&self, extents: &[Extent], reason: String) -> DiskError {
-        let first = extents.first().copied().unwrap_or(Extent {
-            file: FileId(0),
-            offset: 0,
-            len: 0,
-        });
-        let path = self
-            .files
-            .get(first.file.0 as usize)
-            .map_or(Path::new("(unknown file)"), |file| &file.path);
+        let first = extents.first().copied().unwrap_or(Extent { file: FileId(0), offset: 0, len: 0 });
+        let path =
+            self.files.get(first.file.0 as usize).map_or(Path::new("(unknown file)"), |file| &file.path);
         Failure::refused(reason).at(path, first.offset, first.len)
     }
 }
@@ -214,8 +191,6 @@ fn open_backend(
     files: &[WeightPath],
     _options: &DiskOptions,
 ) -> Result<(Box<dyn Backend>, Option<String>), DiskError> {
-    let path = files
-        .first()
-        .map_or(Path::new("(no file)"), |file| &file.path);
+    let path = files.first().map_or(Path::new("(no file)"), |file| &file.path);
     Err(Failure::refused("this target has no files: use `Disk::from_memory`").at(path, 0, 0))
 }

@@ -41,17 +41,13 @@ pub enum Failure {
         file_bytes: u64,
     },
     /// There is no such file, or not any more.
-    #[error(
-        "gone: the file does not exist (any more), or its device has left: restore it, then start again"
-    )]
+    #[error("gone: the file does not exist (any more), or its device has left: restore it, then start again")]
     Gone,
     /// The system does not let this user read it.
     #[error("permission denied: give this user the right to read the file")]
     Permission,
     /// The process may open no more files.
-    #[error(
-        "out of file descriptors: raise the limit (`ulimit -n`) above the number of weight files"
-    )]
+    #[error("out of file descriptors: raise the limit (`ulimit -n`) above the number of weight files")]
     OutOfDescriptors,
     /// It did not succeed in time.
     #[error("timed out after {deadline_ms} ms ({cause}): check the device, or raise the deadline")]
@@ -99,18 +95,11 @@ impl Failure {
     }
 
     pub(crate) fn refused(reason: impl Into<String>) -> Failure {
-        Failure::Refused {
-            reason: reason.into(),
-        }
+        Failure::Refused { reason: reason.into() }
     }
 
     pub(crate) fn at(self, path: &Path, offset: u64, len: u64) -> DiskError {
-        DiskError {
-            path: path.to_owned(),
-            offset,
-            len,
-            failure: self,
-        }
+        DiskError { path: path.to_owned(), offset, len, failure: self }
     }
 }
 
@@ -138,33 +127,14 @@ mod tests {
 
     #[test]
     fn every_failure_names_the_file_the_place_and_a_remedy() {
-        check(
-            Failure::Truncated { file_bytes: 99 },
-            "truncated",
-            &["99", "fetch"],
-        );
-        check(
-            Failure::Changed { file_bytes: 99 },
-            "changed",
-            &["99", "wait"],
-        );
+        check(Failure::Truncated { file_bytes: 99 }, "truncated", &["99", "fetch"]);
+        check(Failure::Changed { file_bytes: 99 }, "changed", &["99", "wait"]);
         check(Failure::Gone, "gone", &["restore"]);
         check(Failure::Permission, "permission", &["right"]);
         check(Failure::OutOfDescriptors, "out-of-descriptors", &["ulimit"]);
-        check(
-            Failure::TimedOut {
-                deadline_ms: 30,
-                cause: "EIO".into(),
-            },
-            "timed-out",
-            &["30 ms", "EIO"],
-        );
+        check(Failure::TimedOut { deadline_ms: 30, cause: "EIO".into() }, "timed-out", &["30 ms", "EIO"]);
         check(Failure::refused("odd"), "refused", &["odd"]);
-        check(
-            Failure::Io(io::Error::other("bad sector")),
-            "io",
-            &["bad sector", "check"],
-        );
+        check(Failure::Io(io::Error::other("bad sector")), "io", &["bad sector", "check"]);
     }
 
     #[test]
@@ -178,11 +148,7 @@ mod tests {
             (23, "out-of-descriptors"),
             (5, "io"),
         ] {
-            assert_eq!(
-                Failure::from_io(io::Error::from_raw_os_error(errno)).code(),
-                code,
-                "errno {errno}"
-            );
+            assert_eq!(Failure::from_io(io::Error::from_raw_os_error(errno)).code(), code, "errno {errno}");
         }
     }
 }

@@ -69,9 +69,7 @@ impl FromStr for IoMode {
 
     fn from_str(name: &str) -> Result<IoMode, UnknownIoMode> {
         let known = IoMode::ALL.iter().find(|(_, n)| *n == name);
-        known
-            .map(|(mode, _)| *mode)
-            .ok_or_else(|| UnknownIoMode(name.to_owned()))
+        known.map(|(mode, _)| *mode).ok_or_else(|| UnknownIoMode(name.to_owned()))
     }
 }
 

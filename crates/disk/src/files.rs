@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::memory::NamedBytes;
-use crate::{
-    BUFFER_ALIGN_BYTES, Buffer, DiskError, Failure, FileId, SEGMENT_BYTES_MAX, WeightPath,
-};
+use crate::{BUFFER_ALIGN_BYTES, Buffer, DiskError, Failure, FileId, SEGMENT_BYTES_MAX, WeightPath};
 
 /// What readers need to know of the files. Tests put scripted files in its place.
 pub(crate) trait Source: Send + Sync {
@@ -51,15 +49,11 @@ impl OpenFiles {
     /// Opens all files for direct or for buffered reads.
     pub fn open(files: &[WeightPath], direct: bool) -> Result<OpenFiles, OpenTrouble> {
         let open = |file: &WeightPath| open_file(file, direct);
-        Ok(OpenFiles {
-            files: files.iter().map(open).collect::<Result<_, _>>()?,
-        })
+        Ok(OpenFiles { files: files.iter().map(open).collect::<Result<_, _>>()? })
     }
 
     fn get(&self, file: FileId) -> io::Result<&OpenFile> {
-        self.files
-            .get(file.0 as usize)
-            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
+        self.files.get(file.0 as usize).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
     }
 
     /// The descriptor of a file, valid as long as `self`.
@@ -73,11 +67,7 @@ impl OpenFiles {
     #[cfg(target_os = "linux")]
     pub fn first_with_bytes(&self) -> Option<FileId> {
         let has_bytes = |file: &OpenFile| file.handle.metadata().is_ok_and(|m| m.len() > 0);
-        self.files
-            .iter()
-            .position(has_bytes)
-            .and_then(|n| u32::try_from(n).ok())
-            .map(FileId)
+        self.files.iter().position(has_bytes).and_then(|n| u32::try_from(n).ok()).map(FileId)
     }
 }
 
@@ -87,15 +77,11 @@ impl Source for OpenFiles {
     }
 
     fn path(&self, file: FileId) -> &Path {
-        self.files
-            .get(file.0 as usize)
-            .map_or(Path::new("(unknown file)"), |file| &file.path)
+        self.files.get(file.0 as usize).map_or(Path::new("(unknown file)"), |file| &file.path)
     }
 
     fn align_bytes(&self, file: FileId) -> usize {
-        self.files
-            .get(file.0 as usize)
-            .map_or(1, |file| file.align_bytes)
+        self.files.get(file.0 as usize).map_or(1, |file| file.align_bytes)
     }
 
     fn read_at(&self, file: FileId, into: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -107,8 +93,7 @@ impl Source for OpenFiles {
     }
 
     fn is_missing(&self, file: FileId) -> bool {
-        std::fs::metadata(self.path(file))
-            .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        std::fs::metadata(self.path(file)).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 }
 
@@ -132,28 +117,20 @@ fn open_file(file: &WeightPath, direct: bool) -> Result<OpenFile, OpenTrouble> {
     let handle = match open_handle(&file.path, direct) {
         Ok(handle) => handle,
         Err(error) if direct && is_unsupported(&error) => {
-            let reason = format!(
-                "{}: opening it for direct reads failed: {error}",
-                file.path.display()
-            );
+            let reason = format!("{}: opening it for direct reads failed: {error}", file.path.display());
             return Err(OpenTrouble::NoDirect(reason));
         }
         Err(error) => return Err(fail_io(error)),
     };
     check_size(handle.metadata().map_err(fail_io)?.len(), file.size_bytes).map_err(fail)?;
     let align_bytes = if direct {
-        let no_direct =
-            |reason: String| OpenTrouble::NoDirect(format!("{}: {reason}", file.path.display()));
+        let no_direct = |reason: String| OpenTrouble::NoDirect(format!("{}: {reason}", file.path.display()));
         probe_direct(&handle, file.size_bytes).map_err(no_direct)?
     } else {
         advise_buffered(&handle);
         1
     };
-    Ok(OpenFile {
-        path: file.path.clone(),
-        handle,
-        align_bytes,
-    })
+    Ok(OpenFile { path: file.path.clone(), handle, align_bytes })
 }
 
 fn open_handle(path: &Path, direct: bool) -> io::Result<File> {
@@ -182,18 +159,12 @@ fn ask_for_direct(options: &mut OpenOptions) -> io::Result<()> {
 
 #[cfg(not(any(target_os = "linux", windows)))]
 fn ask_for_direct(_options: &mut OpenOptions) -> io::Result<()> {
-    Err(io::Error::new(
-        io::ErrorKind::Unsupported,
-        "this system has no O_DIRECT that we know how to use",
-    ))
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no O_DIRECT that we know how to use"))
 }
 
 /// EINVAL and EOPNOTSUPP, and Windows' ERROR_INVALID_PARAMETER: the file is there, but not for direct reads.
 fn is_unsupported(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
-    )
+    matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
 }
 
 /// Reads are placed exactly, so what the page cache would read ahead is mostly never wanted. Only advice: failure is
@@ -230,10 +201,7 @@ fn probe_direct(handle: &File, size_bytes: u64) -> Result<usize, String> {
     let what = format!("a direct read of {align} bytes at offset {offset}");
     match read_at(handle, block.as_mut_slice(), offset) {
         Ok(came) if came as u64 >= size_bytes - offset => Ok(align),
-        Ok(came) => Err(format!(
-            "{what} brought only {came} of {} bytes",
-            size_bytes - offset
-        )),
+        Ok(came) => Err(format!("{what} brought only {came} of {} bytes", size_bytes - offset)),
         Err(error) => Err(format!("{what} failed: {error}")),
     }
 }
@@ -257,10 +225,7 @@ fn stated_alignment(handle: &File) -> Result<Option<usize>, String> {
     if found.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
         return Ok(None);
     }
-    let (memory, offset) = (
-        found.stx_dio_mem_align as usize,
-        found.stx_dio_offset_align as usize,
-    );
+    let (memory, offset) = (found.stx_dio_mem_align as usize, found.stx_dio_offset_align as usize);
     if memory == 0 || offset == 0 {
         return Err("its file system allows no direct reads (statx)".to_owned());
     }
@@ -270,9 +235,7 @@ fn stated_alignment(handle: &File) -> Result<Option<usize>, String> {
         ));
     }
     if !memory.is_power_of_two() || !offset.is_power_of_two() {
-        return Err(format!(
-            "its alignment of {memory} and {offset} bytes is no power of two (statx)"
-        ));
+        return Err(format!("its alignment of {memory} and {offset} bytes is no power of two (statx)"));
     }
     // Segments start at multiples of one number both in the file and in memory.
     Ok(Some(memory.max(offset)))

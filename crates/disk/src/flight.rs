@@ -64,19 +64,13 @@ impl Shared {
     }
 
     /// Decides what the outcome of a read means for its segment.
-    pub fn judge(
-        &self,
-        flight: &Flight,
-        segment: &mut Segment,
-        outcome: io::Result<usize>,
-    ) -> Verdict {
+    pub fn judge(&self, flight: &Flight, segment: &mut Segment, outcome: io::Result<usize>) -> Verdict {
         flight.touch(self);
         if let Ok(came) = outcome
             && came > 0
         {
             self.reads.fetch_add(1, Ordering::Relaxed);
-            self.bytes_transferred
-                .fetch_add(came as u64, Ordering::Relaxed);
+            self.bytes_transferred.fetch_add(came as u64, Ordering::Relaxed);
         }
         let step = match segment.apply(outcome) {
             Step::NothingCame => self.explain_nothing(segment),
@@ -85,15 +79,8 @@ impl Shared {
         let (pause, cause) = match step {
             Step::Done => return Verdict::Done,
             Step::NothingCame => {
-                let file_bytes = self
-                    .source
-                    .file_bytes(segment.file)
-                    .unwrap_or(segment.missing_from());
-                return Verdict::Failed(self.failure(
-                    flight,
-                    segment,
-                    Failure::Truncated { file_bytes },
-                ));
+                let file_bytes = self.source.file_bytes(segment.file).unwrap_or(segment.missing_from());
+                return Verdict::Failed(self.failure(flight, segment, Failure::Truncated { file_bytes }));
             }
             Step::Failed(error) => {
                 return Verdict::Failed(self.failure(flight, segment, Failure::from_io(error)));
@@ -105,9 +92,7 @@ impl Shared {
         if segment.clock(Instant::now()) + pause < self.deadline {
             return Verdict::Again(pause);
         }
-        let cause = cause.map_or("it only came in small pieces".to_owned(), |error| {
-            error.to_string()
-        });
+        let cause = cause.map_or("it only came in small pieces".to_owned(), |error| error.to_string());
         Verdict::Failed(self.failure(flight, segment, self.timed_out(cause)))
     }
 
@@ -115,24 +100,19 @@ impl Shared {
     /// merely odd, and asking again may help.
     fn explain_nothing(&self, segment: &mut Segment) -> Step {
         match self.source.file_bytes(segment.file) {
-            Ok(file_bytes) if file_bytes >= segment.needed_end() => {
-                segment.back_off(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    format!(
-                        "a read at {} brought nothing though the file has {file_bytes} bytes",
-                        segment.missing_from()
-                    ),
-                ))
-            }
+            Ok(file_bytes) if file_bytes >= segment.needed_end() => segment.back_off(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!(
+                    "a read at {} brought nothing though the file has {file_bytes} bytes",
+                    segment.missing_from()
+                ),
+            )),
             _ => Step::NothingCame,
         }
     }
 
     pub fn timed_out(&self, cause: String) -> Failure {
-        Failure::TimedOut {
-            deadline_ms: u64::try_from(self.deadline.as_millis()).unwrap_or(u64::MAX),
-            cause,
-        }
+        Failure::TimedOut { deadline_ms: u64::try_from(self.deadline.as_millis()).unwrap_or(u64::MAX), cause }
     }
 
     /// Names the first extent that the segment still lacks bytes of. When the path is missing by now, that is the better explanation for
@@ -140,26 +120,11 @@ impl Shared {
     fn failure(&self, flight: &Flight, segment: &Segment, failure: Failure) -> DiskError {
         let rest = segment.missing_from()..segment.needed_end();
         // Laid out, so that the ends of extents fit in their numbers.
-        let wants = |e: &&Extent| {
-            e.file == segment.file && e.offset < rest.end && rest.start < e.offset + e.len
-        };
-        let whole = Extent {
-            file: segment.file,
-            offset: segment.offset,
-            len: segment.needed as u64,
-        };
-        let extent = flight
-            .extents
-            .iter()
-            .filter(wants)
-            .min_by_key(|e| e.offset)
-            .copied()
-            .unwrap_or(whole);
-        let failure = if self.source.is_missing(segment.file) {
-            Failure::Gone
-        } else {
-            failure
-        };
+        let wants =
+            |e: &&Extent| e.file == segment.file && e.offset < rest.end && rest.start < e.offset + e.len;
+        let whole = Extent { file: segment.file, offset: segment.offset, len: segment.needed as u64 };
+        let extent = flight.extents.iter().filter(wants).min_by_key(|e| e.offset).copied().unwrap_or(whole);
+        let failure = if self.source.is_missing(segment.file) { Failure::Gone } else { failure };
         failure.at(self.source.path(segment.file), extent.offset, extent.len)
     }
 }
@@ -240,10 +205,7 @@ impl Flight {
     /// # Safety
     /// The caller works on the segment of this read, has not reported it to [`Flight::land`], and holds no other slice
     /// of it.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "segments are disjoint, and each is worked on by one thread"
-    )]
+    #[expect(clippy::mut_from_ref, reason = "segments are disjoint, and each is worked on by one thread")]
     pub unsafe fn piece(&self, read: &Read) -> Option<&mut [u8]> {
         let start = self.target(read)?;
         // SAFETY: in bounds by `target`; initialised since the buffer was made; exclusive because the spans of a layout
@@ -295,10 +257,7 @@ impl Flight {
             None if self.is_over() => return None,
             None => Ok(Loaded::new(buffer, self.views.clone())?),
         };
-        Some(Completion {
-            ticket: self.ticket,
-            result,
-        })
+        Some(Completion { ticket: self.ticket, result })
     }
 }
 

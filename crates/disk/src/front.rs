@@ -65,9 +65,7 @@ impl Front {
             return Err(unknown_file(*extent, files));
         }
         let layout = lay_out(&request.extents, |file| source.align_bytes(file)).map_err(|bad| {
-            too_large(&request.extents, bad.index, |file| {
-                known(file).then(|| source.path(file))
-            })
+            too_large(&request.extents, bad.index, |file| known(file).then(|| source.path(file)))
         })?;
         let capacity = request.buffer.capacity();
         match layout.spans.first() {
@@ -92,17 +90,9 @@ impl Front {
             return;
         }
         self.watched = Instant::now();
-        let patience = self
-            .shared
-            .deadline
-            .saturating_add(self.shared.deadline / 4);
+        let patience = self.shared.deadline.saturating_add(self.shared.deadline / 4);
         let stuck = |flight: &Flight| flight.silent_for(&self.shared) > patience;
-        let ids: Vec<u64> = self
-            .flying
-            .iter()
-            .filter(|(_, f)| stuck(f))
-            .map(|(id, _)| *id)
-            .collect();
+        let ids: Vec<u64> = self.flying.iter().filter(|(_, f)| stuck(f)).map(|(id, _)| *id).collect();
         for id in ids {
             let cause = "the system never answered the read".to_owned();
             self.give_up(id, self.shared.timed_out(cause));
@@ -118,28 +108,17 @@ impl Front {
         flight.give_up();
         let first = flight.extents.iter().find(|extent| extent.len > 0);
         let Some(extent) = first else { return };
-        let error = failure.at(
-            self.shared.source.path(extent.file),
-            extent.offset,
-            extent.len,
-        );
-        let buffer = Buffer::try_with_capacity(flight.capacity())
-            .unwrap_or_else(|| Buffer::with_capacity(0));
+        let error = failure.at(self.shared.source.path(extent.file), extent.offset, extent.len);
+        let buffer = Buffer::try_with_capacity(flight.capacity()).unwrap_or_else(|| Buffer::with_capacity(0));
         let result = Err(FailedRead { error, buffer });
-        self.ready.push_back(Completion {
-            ticket: flight.ticket(),
-            result,
-        });
+        self.ready.push_back(Completion { ticket: flight.ticket(), result });
     }
 
     /// The readers have died, which only a bug makes them do: say so instead of waiting.
     fn give_up_all(&mut self) {
         let ids: Vec<u64> = self.flying.keys().copied().collect();
         for id in ids {
-            self.give_up(
-                id,
-                Failure::Io(std::io::Error::other("the reader threads have ended")),
-            );
+            self.give_up(id, Failure::Io(std::io::Error::other("the reader threads have ended")));
         }
     }
 }
@@ -149,28 +128,16 @@ impl Backend for Front {
         let layout = match self.check(&request) {
             Ok(layout) => layout,
             Err(error) => {
-                let result = Err(FailedRead {
-                    error,
-                    buffer: request.buffer,
-                });
-                return self.ready.push_back(Completion {
-                    ticket: request.ticket,
-                    result,
-                });
+                let result = Err(FailedRead { error, buffer: request.buffer });
+                return self.ready.push_back(Completion { ticket: request.ticket, result });
             }
         };
         let align = |file| self.shared.source.align_bytes(file);
-        let segments: Vec<Segment> = layout
-            .spans
-            .iter()
-            .flat_map(|span| Segment::cut(span, align(span.file)))
-            .collect();
+        let segments: Vec<Segment> =
+            layout.spans.iter().flat_map(|span| Segment::cut(span, align(span.file))).collect();
         if segments.is_empty() {
             let result = loaded(request.buffer, layout);
-            return self.ready.push_back(Completion {
-                ticket: request.ticket,
-                result,
-            });
+            return self.ready.push_back(Completion { ticket: request.ticket, result });
         }
         if self.flying.is_empty() {
             // After an idle time the clock of "nothing has happened at all" starts now.
@@ -178,19 +145,8 @@ impl Backend for Front {
         }
         let id = self.next_id;
         self.next_id += 1;
-        let ReadRequest {
-            ticket,
-            extents,
-            buffer,
-        } = request;
-        let flight = Arc::new(Flight::new(
-            id,
-            ticket,
-            extents,
-            layout.views,
-            buffer,
-            segments.len(),
-        ));
+        let ReadRequest { ticket, extents, buffer } = request;
+        let flight = Arc::new(Flight::new(id, ticket, extents, layout.views, buffer, segments.len()));
         self.flying.insert(id, flight.clone());
         self.carrier.start(flight, segments);
     }
@@ -226,10 +182,7 @@ impl Backend for Front {
             if self.flying.is_empty() {
                 return None;
             }
-            match self
-                .landed
-                .recv_timeout(WATCH_INTERVAL.min(self.shared.deadline / 4))
-            {
+            match self.landed.recv_timeout(WATCH_INTERVAL.min(self.shared.deadline / 4)) {
                 Ok(landed) => {
                     if let Some(completion) = self.land(landed) {
                         return Some(completion);

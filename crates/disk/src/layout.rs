@@ -43,10 +43,7 @@ pub(crate) struct TooLarge {
 ///
 /// Extents that touch or overlap once they are aligned become one span: experts often lie back to back, and one long
 /// read costs less than two short ones that share a block.
-pub(crate) fn lay_out(
-    extents: &[Extent],
-    align_bytes: impl Fn(FileId) -> usize,
-) -> Result<Layout, TooLarge> {
+pub(crate) fn lay_out(extents: &[Extent], align_bytes: impl Fn(FileId) -> usize) -> Result<Layout, TooLarge> {
     let mut order: Vec<usize> = (0..extents.len()).filter(|&i| extents[i].len > 0).collect();
     order.sort_by_key(|&i| (extents[i].file, extents[i].offset));
 
@@ -54,12 +51,9 @@ pub(crate) fn lay_out(
     let mut span_of = vec![None; extents.len()];
     for i in order {
         let extent = extents[i];
-        let aligned =
-            align(extent, align_bytes(extent.file).max(1)).ok_or(TooLarge { index: i })?;
+        let aligned = align(extent, align_bytes(extent.file).max(1)).ok_or(TooLarge { index: i })?;
         match spans.last_mut() {
-            Some(last)
-                if last.file == extent.file && aligned.offset <= last.offset + last.len as u64 =>
-            {
+            Some(last) if last.file == extent.file && aligned.offset <= last.offset + last.len as u64 => {
                 merge(last, &aligned).ok_or(TooLarge { index: i })?;
             }
             _ => spans.push(aligned),
@@ -71,9 +65,7 @@ pub(crate) fn lay_out(
     for (n, span) in spans.iter_mut().enumerate() {
         span.at = bytes;
         let padding = align_bytes(span.file).max(SPAN_ALIGN_BYTES);
-        let end = bytes
-            .checked_add(span.len)
-            .and_then(|end| end.checked_next_multiple_of(padding));
+        let end = bytes.checked_add(span.len).and_then(|end| end.checked_next_multiple_of(padding));
         let index = || span_of.iter().position(|&s| s == Some(n)).unwrap_or(0);
         bytes = end.ok_or_else(|| TooLarge { index: index() })?;
     }
@@ -86,11 +78,7 @@ pub(crate) fn lay_out(
         }
         None => 0..0,
     };
-    Ok(Layout {
-        views: (0..extents.len()).map(view).collect(),
-        spans,
-        bytes,
-    })
+    Ok(Layout { views: (0..extents.len()).map(view).collect(), spans, bytes })
 }
 
 /// The smallest aligned span around an extent, not placed yet.
@@ -100,13 +88,7 @@ fn align(extent: Extent, align_bytes: usize) -> Option<Span> {
     let end = extent.offset.checked_add(extent.len)?;
     let len = usize::try_from(end.checked_next_multiple_of(step)? - offset).ok()?;
     let needed = usize::try_from(end - offset).ok()?;
-    Some(Span {
-        file: extent.file,
-        offset,
-        len,
-        needed,
-        at: 0,
-    })
+    Some(Span { file: extent.file, offset, len, needed, at: 0 })
 }
 
 /// Grows `span` over `next`, which starts inside it or at its end.
@@ -131,20 +113,11 @@ mod tests {
         views: &[(usize, usize)],
         bytes: usize,
     ) {
-        let extents: Vec<Extent> = extents
-            .iter()
-            .map(|&(file, offset, len)| Extent {
-                file: FileId(file),
-                offset,
-                len,
-            })
-            .collect();
+        let extents: Vec<Extent> =
+            extents.iter().map(|&(file, offset, len)| Extent { file: FileId(file), offset, len }).collect();
         let layout = lay_out(&extents, |_| align).expect("fits");
-        let got: Vec<SpanRow> = layout
-            .spans
-            .iter()
-            .map(|s| (s.file.0, s.offset, s.len, s.needed, s.at))
-            .collect();
+        let got: Vec<SpanRow> =
+            layout.spans.iter().map(|s| (s.file.0, s.offset, s.len, s.needed, s.at)).collect();
         assert_eq!(got, spans);
         let got: Vec<(usize, usize)> = layout.views.iter().map(|v| (v.start, v.len())).collect();
         assert_eq!(got, views);
@@ -155,20 +128,8 @@ mod tests {
     fn aligns_merges_and_places() {
         check(512, &[], &[], &[], 0);
         check(512, &[(0, 777, 0)], &[], &[(0, 0)], 0);
-        check(
-            512,
-            &[(0, 0, 512)],
-            &[(0, 0, 512, 512, 0)],
-            &[(0, 512)],
-            512,
-        );
-        check(
-            512,
-            &[(0, 511, 2)],
-            &[(0, 0, 1024, 513, 0)],
-            &[(511, 2)],
-            1024,
-        );
+        check(512, &[(0, 0, 512)], &[(0, 0, 512, 512, 0)], &[(0, 512)], 512);
+        check(512, &[(0, 511, 2)], &[(0, 0, 1024, 513, 0)], &[(511, 2)], 1024);
         // Apart, and out of order.
         check(
             512,
@@ -178,13 +139,7 @@ mod tests {
             1024,
         );
         // They touch only once aligned.
-        check(
-            512,
-            &[(0, 0, 100), (0, 600, 10)],
-            &[(0, 0, 1024, 610, 0)],
-            &[(0, 100), (600, 10)],
-            1024,
-        );
+        check(512, &[(0, 0, 100), (0, 600, 10)], &[(0, 0, 1024, 610, 0)], &[(0, 100), (600, 10)], 1024);
         // One inside the other, and the same twice.
         check(
             1,
@@ -194,20 +149,8 @@ mod tests {
             128,
         );
         // Back to back without alignment; a gap of one byte parts.
-        check(
-            1,
-            &[(0, 0, 7), (0, 7, 3)],
-            &[(0, 0, 10, 10, 0)],
-            &[(0, 7), (7, 3)],
-            64,
-        );
-        check(
-            1,
-            &[(0, 0, 7), (0, 8, 3)],
-            &[(0, 0, 7, 7, 0), (0, 8, 3, 3, 64)],
-            &[(0, 7), (64, 3)],
-            128,
-        );
+        check(1, &[(0, 0, 7), (0, 7, 3)], &[(0, 0, 10, 10, 0)], &[(0, 7), (7, 3)], 64);
+        check(1, &[(0, 0, 7), (0, 8, 3)], &[(0, 0, 7, 7, 0), (0, 8, 3, 3, 64)], &[(0, 7), (64, 3)], 128);
         // The same place in two files.
         check(
             4096,
@@ -220,29 +163,10 @@ mod tests {
 
     #[test]
     fn refuses_what_does_not_fit_in_the_numbers() {
-        for (offset, len) in [
-            (u64::MAX, 1),
-            (1, u64::MAX),
-            (u64::MAX - 10, 5),
-            (0, u64::MAX),
-        ] {
-            let extents = [
-                Extent {
-                    file: FileId(0),
-                    offset: 0,
-                    len: 1,
-                },
-                Extent {
-                    file: FileId(0),
-                    offset,
-                    len,
-                },
-            ];
-            assert_eq!(
-                lay_out(&extents, |_| 4096),
-                Err(TooLarge { index: 1 }),
-                "{offset}+{len}"
-            );
+        for (offset, len) in [(u64::MAX, 1), (1, u64::MAX), (u64::MAX - 10, 5), (0, u64::MAX)] {
+            let extents =
+                [Extent { file: FileId(0), offset: 0, len: 1 }, Extent { file: FileId(0), offset, len }];
+            assert_eq!(lay_out(&extents, |_| 4096), Err(TooLarge { index: 1 }), "{offset}+{len}");
         }
     }
 }

@@ -45,7 +45,7 @@ pub use error::{DiskError, Failure};
 pub use extent::{Extent, FileId, IoMode, UnknownIoMode};
 pub use memory::MemoryBackend;
 pub use options::{
-    DEADLINE_DEFAULT, DiskOptions, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, SEGMENT_BYTES_MAX,
-    THREADS_DEFAULT, THREADS_MAX, WeightPath,
+    DEADLINE_DEFAULT, DiskOptions, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, SEGMENT_BYTES_MAX, THREADS_DEFAULT,
+    THREADS_MAX, WeightPath,
 };
 pub use probe::{Bandwidth, measure};

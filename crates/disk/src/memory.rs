@@ -22,24 +22,11 @@ pub struct MemoryBackend {
 impl MemoryBackend {
     /// Files by their names and contents; the place in the list is the [`FileId`].
     pub fn new(files: Vec<(PathBuf, Arc<[u8]>)>) -> MemoryBackend {
-        MemoryBackend {
-            files,
-            ready: VecDeque::new(),
-            counters: Counters::default(),
-        }
+        MemoryBackend { files, ready: VecDeque::new(), counters: Counters::default() }
     }
 
-    fn fill(
-        &mut self,
-        buffer: &mut Buffer,
-        extents: &[Extent],
-        layout: &Layout,
-    ) -> Result<(), DiskError> {
-        for (extent, view) in extents
-            .iter()
-            .zip(&layout.views)
-            .filter(|(extent, _)| extent.len > 0)
-        {
+    fn fill(&mut self, buffer: &mut Buffer, extents: &[Extent], layout: &Layout) -> Result<(), DiskError> {
+        for (extent, view) in extents.iter().zip(&layout.views).filter(|(extent, _)| extent.len > 0) {
             let Some((path, bytes)) = self.files.get(extent.file.0 as usize) else {
                 return Err(unknown_file(*extent, self.files.len()));
             };
@@ -47,16 +34,10 @@ impl MemoryBackend {
             let source = usize::try_from(extent.offset)
                 .ok()
                 .and_then(|start| bytes.get(start..start.checked_add(view.len())?))
-                .ok_or_else(|| {
-                    fail(Failure::Truncated {
-                        file_bytes: bytes.len() as u64,
-                    })
-                })?;
+                .ok_or_else(|| fail(Failure::Truncated { file_bytes: bytes.len() as u64 }))?;
             let capacity = buffer.capacity();
             let target = buffer.as_mut_slice().get_mut(view.clone());
-            target
-                .ok_or_else(|| fail(too_small(capacity, layout.bytes)))?
-                .copy_from_slice(source);
+            target.ok_or_else(|| fail(too_small(capacity, layout.bytes)))?.copy_from_slice(source);
             self.counters.reads += 1;
             self.counters.bytes_transferred += view.len() as u64;
         }
@@ -64,11 +45,7 @@ impl MemoryBackend {
     }
 
     fn carry_out(&mut self, request: ReadRequest) -> Result<Loaded, FailedRead> {
-        let ReadRequest {
-            extents,
-            mut buffer,
-            ..
-        } = request;
+        let ReadRequest { extents, mut buffer, .. } = request;
         let layout = match lay_out(&extents, |_| 1) {
             Ok(layout) => layout,
             Err(bad) => {
@@ -83,9 +60,7 @@ impl MemoryBackend {
     }
 
     fn path(&self, file: FileId) -> Option<&Path> {
-        self.files
-            .get(file.0 as usize)
-            .map(|(path, _)| path.as_path())
+        self.files.get(file.0 as usize).map(|(path, _)| path.as_path())
     }
 }
 
@@ -129,10 +104,7 @@ pub(crate) fn loaded(buffer: Buffer, layout: Layout) -> Result<Loaded, FailedRea
         // `Loaded::new` keeps the buffer only on success. Unreachable after the checks of the callers.
         None => {
             let error = too_small(capacity, layout.bytes).at(Path::new("(request)"), 0, 0);
-            Err(FailedRead {
-                error,
-                buffer: Buffer::with_capacity(0),
-            })
+            Err(FailedRead { error, buffer: Buffer::with_capacity(0) })
         }
     }
 }
@@ -154,11 +126,7 @@ pub(crate) fn too_large<'a>(
     index: usize,
     path: impl Fn(FileId) -> Option<&'a Path>,
 ) -> DiskError {
-    let extent = extents.get(index).copied().unwrap_or(Extent {
-        file: FileId(0),
-        offset: 0,
-        len: 0,
-    });
+    let extent = extents.get(index).copied().unwrap_or(Extent { file: FileId(0), offset: 0, len: 0 });
     let reason = "its end lies beyond what this machine can address: the catalogue is wrong";
     let path = path(extent.file).unwrap_or(Path::new("(unknown file)"));
     Failure::refused(reason).at(path, extent.offset, extent.len)

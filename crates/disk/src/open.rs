@@ -26,11 +26,7 @@ pub(crate) fn open_backend(
     }
     let mut reasons: Vec<String> = Vec::new();
     let reason = |reasons: Vec<String>| {
-        if reasons.is_empty() {
-            None
-        } else {
-            Some(reasons.join("; "))
-        }
+        if reasons.is_empty() { None } else { Some(reasons.join("; ")) }
     };
     if first.is_direct() {
         match OpenFiles::open(files, true) {
@@ -52,9 +48,7 @@ pub(crate) fn open_backend(
         }
     }
     let nothing_works = |why: String| {
-        let path = files
-            .first()
-            .map_or(Path::new("(no file)"), |file| &file.path);
+        let path = files.first().map_or(Path::new("(no file)"), |file| &file.path);
         Failure::refused(format!("no I/O mode works: {why}")).at(path, 0, 0)
     };
     let open = OpenFiles::open(files, false).map_err(|trouble| match trouble {
@@ -106,9 +100,7 @@ fn handles_of_readers(
     _direct: bool,
     threads: usize,
 ) -> Result<Vec<Arc<dyn Source>>, String> {
-    Ok((0..threads)
-        .map(|_| open.clone() as Arc<dyn Source>)
-        .collect())
+    Ok((0..threads).map(|_| open.clone() as Arc<dyn Source>).collect())
 }
 
 /// Windows makes the reads through one handle wait for each other, so every reader opens its own.
@@ -129,18 +121,11 @@ fn handles_of_readers(
 
 #[cfg(target_os = "linux")]
 fn start_uring(open: &Arc<OpenFiles>, options: &DiskOptions) -> Result<Box<dyn Backend>, String> {
-    let shared = Arc::new(Shared::new(
-        open.clone() as Arc<dyn Source>,
-        deadline(options),
-    ));
+    let shared = Arc::new(Shared::new(open.clone() as Arc<dyn Source>, deadline(options)));
     let (landed, landings) = channel();
     let queue_depth = options.queue_depth.clamp(1, QUEUE_DEPTH_MAX);
-    let uring: Box<dyn Carrier> = Box::new(crate::uring::Uring::start(
-        open.clone(),
-        &shared,
-        landed,
-        queue_depth,
-    )?);
+    let uring: Box<dyn Carrier> =
+        Box::new(crate::uring::Uring::start(open.clone(), &shared, landed, queue_depth)?);
     Ok(Box::new(Front::new(uring, shared, landings)))
 }
 

@@ -47,10 +47,7 @@ impl Line {
             if let Some(next) = state.segments.pop_front() {
                 return Some(next);
             }
-            state = self
-                .arrived
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -71,30 +68,21 @@ impl Pool {
         let line = Arc::new(Line::default());
         let mut threads = Vec::with_capacity(sources.len());
         for source in sources {
-            let (line, shared, landed, end) =
-                (line.clone(), shared.clone(), landed.clone(), end.clone());
+            let (line, shared, landed, end) = (line.clone(), shared.clone(), landed.clone(), end.clone());
             let work = move || {
                 while let Some((flight, segment)) = line.take() {
                     carry(&*source, &shared, &landed, &flight, segment);
                 }
                 drop(end);
             };
-            match thread::Builder::new()
-                .name("calypte-read".into())
-                .spawn(work)
-            {
+            match thread::Builder::new().name("calypte-read".into()).spawn(work) {
                 Ok(thread) => threads.push(thread),
                 Err(error) if threads.is_empty() => return Err(error),
                 // Fewer readers are slower, nothing else.
                 Err(_) => break,
             }
         }
-        Ok(Pool {
-            mode,
-            line,
-            threads,
-            ended,
-        })
+        Ok(Pool { mode, line, threads, ended })
     }
 }
 
@@ -133,11 +121,7 @@ fn carry(
 impl Carrier for Pool {
     fn start(&mut self, flight: Arc<Flight>, segments: Vec<Segment>) {
         let mut state = lock(&self.line.state);
-        state.segments.extend(
-            segments
-                .into_iter()
-                .map(|segment| (flight.clone(), segment)),
-        );
+        state.segments.extend(segments.into_iter().map(|segment| (flight.clone(), segment)));
         drop(state);
         self.line.arrived.notify_all();
     }
@@ -229,10 +213,7 @@ mod tests {
             self.missing
         }
         fn read_at(&self, _: FileId, into: &mut [u8], offset: u64) -> io::Result<usize> {
-            assert_eq!(
-                (offset as usize % self.align, into.len() % self.align),
-                (0, 0)
-            );
+            assert_eq!((offset as usize % self.align, into.len() % self.align), (0, 0));
             let mut closed = lock(&self.closed);
             while closed.contains(&offset) {
                 closed = self.opened.wait(closed).expect("gate");
@@ -252,46 +233,23 @@ mod tests {
     }
 
     fn disk(source: &Arc<Scripted>, threads: usize, deadline: Duration) -> Disk {
-        let sources = (0..threads)
-            .map(|_| source.clone() as Arc<dyn Source>)
-            .collect();
-        let pool =
-            pool_over(IoMode::PreadDirect, source.clone(), sources, deadline).expect("threads");
-        let name = WeightPath {
-            path: "scripted.gguf".into(),
-            size_bytes: 10_000,
-        };
+        let sources = (0..threads).map(|_| source.clone() as Arc<dyn Source>).collect();
+        let pool = pool_over(IoMode::PreadDirect, source.clone(), sources, deadline).expect("threads");
+        let name = WeightPath { path: "scripted.gguf".into(), size_bytes: 10_000 };
         Disk::from_backend(pool, vec![name])
     }
 
     fn submit(disk: &mut Disk, ticket: u64, offset: u64, len: u64) {
-        let extents = vec![Extent {
-            file: FILE,
-            offset,
-            len,
-        }];
+        let extents = vec![Extent { file: FILE, offset, len }];
         let buffer = Buffer::with_capacity(disk.buffer_bytes(&extents));
-        disk.submit(ReadRequest {
-            ticket,
-            extents,
-            buffer,
-        });
+        disk.submit(ReadRequest { ticket, extents, buffer });
     }
 
     /// Reads bytes 700 to 4700: "ok" with all of them, or the failure's code; and how often it was tried again.
-    fn check(
-        source: Scripted,
-        deadline: Duration,
-        expected: &str,
-        retries: impl Into<Option<u64>>,
-    ) {
+    fn check(source: Scripted, deadline: Duration, expected: &str, retries: impl Into<Option<u64>>) {
         let source = Arc::new(source);
         let mut disk = disk(&source, 2, deadline);
-        let outcome = disk.read_now(&[Extent {
-            file: FILE,
-            offset: 700,
-            len: 4000,
-        }]);
+        let outcome = disk.read_now(&[Extent { file: FILE, offset: 700, len: 4000 }]);
         let said = match &outcome {
             Ok(loaded) => {
                 assert!(loaded.view(0) == &source.bytes[700..4700]);
@@ -312,85 +270,24 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn trouble_is_overcome_or_named() {
-        let (eintr, eio, eagain, eacces, einval) =
-            (Errno(4), Errno(5), Errno(11), Errno(13), Errno(22));
+        let (eintr, eio, eagain, eacces, einval) = (Errno(4), Errno(5), Errno(11), Errno(13), Errno(22));
         check(Scripted::new(512, &[]), LONG, "ok", 0);
-        check(
-            Scripted::new(512, &[Short(100), Short(1000)]),
-            LONG,
-            "ok",
-            2,
-        );
-        check(
-            Scripted::new(1, &[Short(100), Short(1000), Short(1)]),
-            LONG,
-            "ok",
-            3,
-        );
-        check(
-            Scripted::new(512, &[eintr, eintr, eio, eagain]),
-            LONG,
-            "ok",
-            4,
-        );
+        check(Scripted::new(512, &[Short(100), Short(1000)]), LONG, "ok", 2);
+        check(Scripted::new(1, &[Short(100), Short(1000), Short(1)]), LONG, "ok", 3);
+        check(Scripted::new(512, &[eintr, eintr, eio, eagain]), LONG, "ok", 4);
         check(Scripted::new(512, &[eio; 7]), LONG, "io", 6);
         // The first pause is longer than the deadline.
-        check(
-            Scripted::new(512, &[eagain; 7]),
-            Duration::from_millis(1),
-            "timed-out",
-            None,
-        );
+        check(Scripted::new(512, &[eagain; 7]), Duration::from_millis(1), "timed-out", None);
         check(Scripted::new(512, &[eacces]), LONG, "permission", 0);
         check(Scripted::new(512, &[einval]), LONG, "io", 0);
         // Nothing came, though the file is long enough: asked again.
         check(Scripted::new(512, &[Short(0), Short(0)]), LONG, "ok", 2);
         check(Scripted::new(512, &[Short(0); 7]), LONG, "io", 6);
-        check(
-            Scripted {
-                size_now: 4699,
-                ..Scripted::new(512, &[])
-            },
-            LONG,
-            "truncated",
-            1,
-        );
-        check(
-            Scripted {
-                size_now: 4699,
-                ..Scripted::new(1, &[])
-            },
-            LONG,
-            "truncated",
-            1,
-        );
-        check(
-            Scripted {
-                size_now: 0,
-                ..Scripted::new(512, &[])
-            },
-            LONG,
-            "truncated",
-            0,
-        );
-        check(
-            Scripted {
-                missing: true,
-                ..Scripted::new(512, &[eio; 7])
-            },
-            LONG,
-            "gone",
-            6,
-        );
-        check(
-            Scripted {
-                missing: true,
-                ..Scripted::new(512, &[])
-            },
-            LONG,
-            "ok",
-            0,
-        );
+        check(Scripted { size_now: 4699, ..Scripted::new(512, &[]) }, LONG, "truncated", 1);
+        check(Scripted { size_now: 4699, ..Scripted::new(1, &[]) }, LONG, "truncated", 1);
+        check(Scripted { size_now: 0, ..Scripted::new(512, &[]) }, LONG, "truncated", 0);
+        check(Scripted { missing: true, ..Scripted::new(512, &[eio; 7]) }, LONG, "gone", 6);
+        check(Scripted { missing: true, ..Scripted::new(512, &[]) }, LONG, "ok", 0);
     }
 
     #[test]
@@ -401,10 +298,7 @@ mod tests {
         submit(&mut disk, 1, 700, 10);
         submit(&mut disk, 2, 5000, 10);
         submit(&mut disk, 3, 9000, 10);
-        assert_eq!(
-            [disk.wait(), disk.wait()].map(|c| c.map(|c| c.ticket)),
-            [Some(2), Some(3)]
-        );
+        assert_eq!([disk.wait(), disk.wait()].map(|c| c.map(|c| c.ticket)), [Some(2), Some(3)]);
         assert!(disk.poll().is_none());
         assert_eq!(disk.in_flight(), 1);
         source.open_gates();
@@ -423,10 +317,7 @@ mod tests {
         for ticket in [1, 2] {
             let completion = disk.wait().expect("in time");
             let failed = completion.result.expect_err("stuck");
-            assert_eq!(
-                (completion.ticket, failed.error.failure.code()),
-                (ticket, "timed-out")
-            );
+            assert_eq!((completion.ticket, failed.error.failure.code()), (ticket, "timed-out"));
             assert_eq!(
                 (failed.error.offset, failed.buffer.capacity()),
                 ([700, 5000][ticket as usize - 1], 512)

@@ -23,12 +23,7 @@ pub struct Bandwidth {
 /// The caller chooses groups like those that the engine will read (random experts of the real files), enough of them
 /// not to read the same bytes twice. Must not be called while requests are in flight. Nothing is measured (all zero)
 /// without patterns, and on targets that have no clock.
-pub fn measure(
-    disk: &mut Disk,
-    patterns: &[Vec<Extent>],
-    duration: Duration,
-    depth: usize,
-) -> Bandwidth {
+pub fn measure(disk: &mut Disk, patterns: &[Vec<Extent>], duration: Duration, depth: usize) -> Bandwidth {
     if patterns.is_empty() || disk.in_flight() > 0 {
         return Bandwidth::default();
     }
@@ -36,12 +31,7 @@ pub fn measure(
 }
 
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-fn run(
-    _disk: &mut Disk,
-    _patterns: &[Vec<Extent>],
-    _duration: Duration,
-    _depth: usize,
-) -> Bandwidth {
+fn run(_disk: &mut Disk, _patterns: &[Vec<Extent>], _duration: Duration, _depth: usize) -> Bandwidth {
     Bandwidth::default()
 }
 
@@ -49,15 +39,9 @@ fn run(
 fn run(disk: &mut Disk, patterns: &[Vec<Extent>], duration: Duration, depth: usize) -> Bandwidth {
     use crate::{Buffer, ReadRequest};
 
-    let capacity = patterns
-        .iter()
-        .map(|group| disk.buffer_bytes(group))
-        .max()
-        .unwrap_or(0);
+    let capacity = patterns.iter().map(|group| disk.buffer_bytes(group)).max().unwrap_or(0);
     let useful_before = disk.stats().bytes_useful;
-    let mut spare: Vec<Buffer> = (0..depth)
-        .map_while(|_| Buffer::try_with_capacity(capacity))
-        .collect();
+    let mut spare: Vec<Buffer> = (0..depth).map_while(|_| Buffer::try_with_capacity(capacity)).collect();
     let mut groups = patterns.iter().cycle();
     let mut out = Bandwidth::default();
     let start = std::time::Instant::now();
@@ -66,11 +50,7 @@ fn run(disk: &mut Disk, patterns: &[Vec<Extent>], duration: Duration, depth: usi
             let (Some(buffer), Some(group)) = (spare.pop(), groups.next()) else {
                 break;
             };
-            disk.submit(ReadRequest {
-                ticket: 0,
-                extents: group.clone(),
-                buffer,
-            });
+            disk.submit(ReadRequest { ticket: 0, extents: group.clone(), buffer });
         }
         let Some(completion) = disk.wait() else { break };
         match completion.result {

@@ -79,11 +79,7 @@ impl Segment {
     /// last aligned one, because a direct read can start nowhere else.
     pub fn next_read(&self) -> Read {
         let from = self.done / self.align * self.align;
-        Read {
-            offset: self.offset + from as u64,
-            at: self.at + from,
-            len: self.len - from,
-        }
+        Read { offset: self.offset + from as u64, at: self.at + from, len: self.len - from }
     }
 
     /// First byte in the file that has not come.
@@ -112,11 +108,7 @@ impl Segment {
                 }
                 self.done = reached;
                 self.errors = 0;
-                if self.done >= self.needed {
-                    Step::Done
-                } else {
-                    Step::Again
-                }
+                if self.done >= self.needed { Step::Done } else { Step::Again }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Again,
             Err(error) if may_pass(&error) => self.back_off(error),
@@ -153,19 +145,12 @@ mod tests {
     use super::*;
 
     fn span(len: usize, needed: usize) -> Span {
-        Span {
-            file: FileId(0),
-            offset: 8192,
-            len,
-            needed,
-            at: 64,
-        }
+        Span { file: FileId(0), offset: 8192, len, needed, at: 64 }
     }
 
     fn check_cut(align: usize, len: usize, needed: usize, expected: &[(u64, usize, usize, usize)]) {
-        let got: Vec<_> = Segment::cut(&span(len, needed), align)
-            .map(|s| (s.offset, s.len, s.needed, s.at))
-            .collect();
+        let got: Vec<_> =
+            Segment::cut(&span(len, needed), align).map(|s| (s.offset, s.len, s.needed, s.at)).collect();
         assert_eq!(got, expected, "align {align}, {needed} of {len}");
     }
 
@@ -174,28 +159,14 @@ mod tests {
         const M: usize = SEGMENT_BYTES_MAX;
         check_cut(512, 512, 1, &[(8192, 512, 1, 64)]);
         check_cut(1, M, M, &[(8192, M, M, 64)]);
-        check_cut(
-            1,
-            M + 1,
-            M + 1,
-            &[(8192, M, M, 64), (8192 + M as u64, 1, 1, 64 + M)],
-        );
-        check_cut(
-            512,
-            M + 512,
-            M + 3,
-            &[(8192, M, M, 64), (8192 + M as u64, 512, 3, 64 + M)],
-        );
+        check_cut(1, M + 1, M + 1, &[(8192, M, M, 64), (8192 + M as u64, 1, 1, 64 + M)]);
+        check_cut(512, M + 512, M + 3, &[(8192, M, M, 64), (8192 + M as u64, 512, 3, 64 + M)]);
         check_cut(512, M, M - 5, &[(8192, M, M - 5, 64)]);
         check_cut(
             512,
             3 * M,
             3 * M,
-            &[
-                (8192, M, M, 64),
-                (8192 + M as u64, M, M, 64 + M),
-                (8192 + 2 * M as u64, M, M, 64 + 2 * M),
-            ],
+            &[(8192, M, M, 64), (8192 + M as u64, M, M, 64 + M), (8192 + 2 * M as u64, M, M, 64 + 2 * M)],
         );
     }
 
@@ -247,11 +218,7 @@ mod tests {
         let (eintr, eio, eagain, einval, ebadf) = (-4, -5, -11, -22, -9);
         check(512, &[eintr, eintr, 2048], "from 0, from 0, done");
         check(512, &[eio, eagain, 2048], "pause 2, pause 4, done");
-        check(
-            512,
-            &[eio, 512, eio, 2048],
-            "pause 2, from 512, pause 2, done",
-        );
+        check(512, &[eio, 512, eio, 2048], "pause 2, from 512, pause 2, done");
         check(
             512,
             &[eio, eio, eio, eio, eio, eio, eio],

@@ -73,10 +73,7 @@ impl Uring {
         let entries = u32::try_from(queue_depth + 1).map_err(|e| e.to_string())?;
         let mut ring = IoUring::new(entries).map_err(|e| explain_setup(&e))?;
         if !ring.params().is_feature_ext_arg() {
-            return Err(
-                "the kernel's io_uring is too old to wait with a time limit (5.11 has it)"
-                    .to_owned(),
-            );
+            return Err("the kernel's io_uring is too old to wait with a time limit (5.11 has it)".to_owned());
         }
         probe(&mut ring, &files)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -103,16 +100,9 @@ impl Uring {
             drop(rig);
             drop(end);
         };
-        let thread = thread::Builder::new()
-            .name("calypte-uring".into())
-            .spawn(run);
+        let thread = thread::Builder::new().name("calypte-uring".into()).spawn(run);
         let thread = thread.map_err(|e| format!("its thread could not be started: {e}"))?;
-        Ok(Uring {
-            work: Some(work),
-            wake,
-            thread: Some(thread),
-            ended,
-        })
+        Ok(Uring { work: Some(work), wake, thread: Some(thread), ended })
     }
 
     fn wake(&self) {
@@ -167,21 +157,14 @@ fn probe(ring: &mut IoUring, files: &OpenFiles) -> Result<(), String> {
     let descriptor = files.descriptor(file).ok_or("no descriptor")?;
     let len = files.align_bytes(file);
     let mut block = Buffer::with_capacity(len);
-    let entry = opcode::Read::new(
-        Fd(descriptor),
-        block.as_mut_slice().as_mut_ptr(),
-        len as u32,
-    )
-    .build();
+    let entry = opcode::Read::new(Fd(descriptor), block.as_mut_slice().as_mut_ptr(), len as u32).build();
     // SAFETY: `block` is valid for `len` bytes and outlives the read: it is dropped only after the completion has been
     // seen, and is leaked when that does not come. The descriptor stays open in `files`.
     unsafe { ring.submission().push(&entry) }.map_err(|e| e.to_string())?;
     let limit = Timespec::from(PROBE_DEADLINE);
     let start = Instant::now();
     let outcome = loop {
-        let entered = ring
-            .submitter()
-            .submit_with_args(1, &SubmitArgs::new().timespec(&limit));
+        let entered = ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit));
         if let Some(completion) = ring.completion().next() {
             break Some(completion.result());
         }
@@ -194,10 +177,9 @@ fn probe(ring: &mut IoUring, files: &OpenFiles) -> Result<(), String> {
     match outcome {
         Some(came) if came > 0 => Ok(()),
         Some(0) => Err("a read through the ring brought nothing".to_owned()),
-        Some(errno) => Err(format!(
-            "a read through the ring failed: {}",
-            io::Error::from_raw_os_error(-errno)
-        )),
+        Some(errno) => {
+            Err(format!("a read through the ring failed: {}", io::Error::from_raw_os_error(-errno)))
+        }
         None => {
             std::mem::forget(block);
             Err("a read through the ring was not answered".to_owned())
@@ -263,10 +245,8 @@ impl Rig {
         loop {
             match self.inbox.try_recv() {
                 Ok((flight, segments)) => {
-                    self.line.extend(segments.into_iter().map(|segment| Op {
-                        flight: flight.clone(),
-                        segment,
-                    }));
+                    self.line
+                        .extend(segments.into_iter().map(|segment| Op { flight: flight.clone(), segment }));
                 }
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => {
@@ -283,8 +263,7 @@ impl Rig {
     /// What has paused long enough goes to the front of the line: it has waited there before.
     fn end_pauses(&mut self) {
         let now = Instant::now();
-        let (due, pausing): (Vec<_>, Vec<_>) =
-            self.pausing.drain(..).partition(|(until, _)| *until <= now);
+        let (due, pausing): (Vec<_>, Vec<_>) = self.pausing.drain(..).partition(|(until, _)| *until <= now);
         self.pausing = pausing;
         for (_, op) in due.into_iter().rev() {
             self.line.push_front(op);
@@ -313,10 +292,9 @@ impl Rig {
     fn push(&mut self, slot: usize, mut op: Op) -> Result<(), Op> {
         let mut read = op.segment.next_read();
         read.len = read.len.min(self.clip_bytes);
-        let (Some(target), Some(descriptor)) = (
-            op.flight.target(&read),
-            self.files.descriptor(op.segment.file),
-        ) else {
+        let (Some(target), Some(descriptor)) =
+            (op.flight.target(&read), self.files.descriptor(op.segment.file))
+        else {
             // Excluded by the layout and by the front's checks.
             self.conclude(op, Err(io::ErrorKind::InvalidInput.into()));
             return Ok(());
@@ -344,9 +322,7 @@ impl Rig {
             return;
         }
         const POLLIN: u32 = 1;
-        let entry = opcode::PollAdd::new(Fd(self.wake.as_raw_fd()), POLLIN)
-            .build()
-            .user_data(WAKE);
+        let entry = opcode::PollAdd::new(Fd(self.wake.as_raw_fd()), POLLIN).build().user_data(WAKE);
         // SAFETY: refers to no memory; the descriptor lives as long as `self`.
         self.wake_armed = unsafe { self.ring.submission().push(&entry) }.is_ok();
     }
@@ -354,30 +330,15 @@ impl Rig {
     /// Submits what was pushed and sleeps until something completes, a pause ends, or the safety net catches.
     fn enter(&mut self) -> io::Result<()> {
         let now = Instant::now();
-        let next = self
-            .pausing
-            .iter()
-            .map(|(until, _)| until.saturating_duration_since(now))
-            .min();
+        let next = self.pausing.iter().map(|(until, _)| until.saturating_duration_since(now)).min();
         // Without a poll on the wake descriptor nothing would wake us for new work.
-        let longest = if self.wake_armed {
-            SLEEP_MAX
-        } else {
-            ENTER_PAUSE
-        };
+        let longest = if self.wake_armed { SLEEP_MAX } else { ENTER_PAUSE };
         let limit = Timespec::from(next.unwrap_or(longest).min(longest));
-        match self
-            .ring
-            .submitter()
-            .submit_with_args(1, &SubmitArgs::new().timespec(&limit))
-        {
+        match self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit)) {
             Ok(_) => Ok(()),
             Err(error) if error.raw_os_error() == Some(ETIME) => Ok(()),
             Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::Interrupted | io::ErrorKind::ResourceBusy
-                ) =>
+                if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ResourceBusy) =>
             {
                 Ok(())
             }
@@ -450,15 +411,10 @@ mod tests {
 
     /// Reads everything in overlapping requests through a ring that returns at most `clip_bytes` at once.
     fn check(queue_depth: usize, clip_bytes: usize) {
-        let bytes: Vec<u8> = (0..3_000_001u32)
-            .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
-            .collect();
+        let bytes: Vec<u8> = (0..3_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let mut file = tempfile::NamedTempFile::new().expect("temporary file");
         file.write_all(&bytes).expect("written");
-        let paths = [WeightPath {
-            path: file.path().to_owned(),
-            size_bytes: bytes.len() as u64,
-        }];
+        let paths = [WeightPath { path: file.path().to_owned(), size_bytes: bytes.len() as u64 }];
         let Ok(files) = OpenFiles::open(&paths, true) else {
             return eprintln!("skipped: no direct reads in the temporary directory");
         };
@@ -471,34 +427,18 @@ mod tests {
         };
         let front: Box<dyn Backend> = Box::new(Front::new(Box::new(uring), shared, landings));
         let mut disk = Disk::from_backend(front, paths.to_vec());
-        let extents: Vec<Extent> = [
-            (1, 2_999_999),
-            (0, 3_000_001),
-            (1_500_000, 1),
-            (2_000_000, 1_000_001),
-        ]
-        .map(|(offset, len)| Extent {
-            file: FileId(0),
-            offset,
-            len,
-        })
-        .to_vec();
+        let extents: Vec<Extent> = [(1, 2_999_999), (0, 3_000_001), (1_500_000, 1), (2_000_000, 1_000_001)]
+            .map(|(offset, len)| Extent { file: FileId(0), offset, len })
+            .to_vec();
         for (ticket, extent) in extents.iter().enumerate() {
             let buffer = Buffer::with_capacity(disk.buffer_bytes(&[*extent]));
-            disk.submit(ReadRequest {
-                ticket: ticket as u64,
-                extents: vec![*extent],
-                buffer,
-            });
+            disk.submit(ReadRequest { ticket: ticket as u64, extents: vec![*extent], buffer });
         }
         let mut seen = 0;
         while let Some(completion) = disk.wait() {
             let extent = extents[completion.ticket as usize];
             let loaded = completion.result.expect("read");
-            assert!(
-                loaded.view(0) == &bytes[extent.offset as usize..][..extent.len as usize],
-                "{extent:?}"
-            );
+            assert!(loaded.view(0) == &bytes[extent.offset as usize..][..extent.len as usize], "{extent:?}");
             seen += 1;
         }
         assert_eq!(seen, extents.len());
@@ -507,25 +447,18 @@ mod tests {
 
     #[test]
     fn the_ring_goes_on_after_short_reads_at_any_depth() {
-        for (queue_depth, clip_bytes) in [
-            (1, usize::MAX),
-            (1, 65536),
-            (3, 4096),
-            (64, 8192),
-            (64, usize::MAX),
-        ] {
+        for (queue_depth, clip_bytes) in
+            [(1, usize::MAX), (1, 65536), (3, 4096), (64, 8192), (64, usize::MAX)]
+        {
             check(queue_depth, clip_bytes);
         }
     }
 
     #[test]
     fn a_refusal_is_explained() {
-        for (errno, word) in [
-            (1, "seccomp"),
-            (38, "built without"),
-            (12, "ulimit -l"),
-            (22, "could not be set up"),
-        ] {
+        for (errno, word) in
+            [(1, "seccomp"), (38, "built without"), (12, "ulimit -l"), (22, "could not be set up")]
+        {
             let text = explain_setup(&io::Error::from_raw_os_error(errno));
             assert!(text.contains(word), "{text:?} lacks {word:?}");
         }

@@ -28,52 +28,24 @@ fn dropping_with_reads_in_flight_ends_every_thread() {
     const LEN: u64 = 8 << 20;
     let mut file = tempfile::NamedTempFile::new().expect("temporary file");
     file.write_all(&vec![7; LEN as usize]).expect("written");
-    let files = [WeightPath {
-        path: file.path().to_owned(),
-        size_bytes: LEN,
-    }];
-    for mode in [
-        IoMode::UringDirect,
-        IoMode::PreadDirect,
-        IoMode::PreadBuffered,
-    ] {
+    let files = [WeightPath { path: file.path().to_owned(), size_bytes: LEN }];
+    for mode in [IoMode::UringDirect, IoMode::PreadDirect, IoMode::PreadBuffered] {
         for requests in [0, 1, 20] {
-            let mut disk = Disk::open(
-                &files,
-                &DiskOptions {
-                    mode: Some(mode),
-                    ..DiskOptions::default()
-                },
-            )
-            .expect("open");
-            let extents = vec![Extent {
-                file: FileId(0),
-                offset: 3,
-                len: LEN - 3,
-            }];
+            let mut disk = Disk::open(&files, &DiskOptions { mode: Some(mode), ..DiskOptions::default() })
+                .expect("open");
+            let extents = vec![Extent { file: FileId(0), offset: 3, len: LEN - 3 }];
             for ticket in 0..requests {
                 let buffer = Buffer::with_capacity(disk.buffer_bytes(&extents));
-                disk.submit(ReadRequest {
-                    ticket,
-                    extents: extents.clone(),
-                    buffer,
-                });
+                disk.submit(ReadRequest { ticket, extents: extents.clone(), buffer });
             }
-            let expected = if disk.mode() == IoMode::UringDirect {
-                1
-            } else {
-                DiskOptions::default().threads
-            };
+            let expected =
+                if disk.mode() == IoMode::UringDirect { 1 } else { DiskOptions::default().threads };
             // A thread names itself, a little after it was started.
             while readers() < expected {
                 std::thread::yield_now();
             }
             drop(disk);
-            assert!(
-                all_end(),
-                "{mode} with {requests} requests: {} threads are left",
-                readers()
-            );
+            assert!(all_end(), "{mode} with {requests} requests: {} threads are left", readers());
         }
     }
 }

@@ -19,10 +19,7 @@ fn check_failure(expected: &str, spoil_before: fn(&Path), spoil_after: fn(&Path)
             let outcome = disk.read_now(&[extent(1, 5, 5), extent(0, SIZES[0] - 100, 100)]);
             // The disk survives, and other files are not affected.
             assert!(
-                disk.read_now(&[extent(1, 5, 5)])
-                    .expect("other file")
-                    .view(0)
-                    == &fixture.bytes[1][5..10]
+                disk.read_now(&[extent(1, 5, 5)]).expect("other file").view(0) == &fixture.bytes[1][5..10]
             );
             outcome.map(|loaded| assert!(loaded.view(1) == &fixture.bytes[0][SIZES[0] - 100..]))
         });
@@ -40,18 +37,12 @@ fn check_failure(expected: &str, spoil_before: fn(&Path), spoil_after: fn(&Path)
 fn nothing(_: &Path) {}
 
 fn cut(path: &Path) {
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .open(path)
-        .expect("opened");
+    let file = fs::OpenOptions::new().write(true).open(path).expect("opened");
     file.set_len(SIZES[0] as u64 - 50).expect("cut");
 }
 
 fn grow(path: &Path) {
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .open(path)
-        .expect("opened");
+    let file = fs::OpenOptions::new().write(true).open(path).expect("opened");
     file.set_len(SIZES[0] as u64 + 50).expect("grown");
 }
 
@@ -67,23 +58,12 @@ fn a_file_cut_short_is_named_with_its_size() {
     for mode in modes().filter(|&mode| mode != IoMode::Memory) {
         let mut disk = open(&fixture.files, mode).expect("opened");
         // Beyond the end, where the catalogue of another file would point to.
-        for (offset, len) in [
-            (SIZES[0] - 1, 2),
-            (SIZES[0], 1),
-            (SIZES[0] + 100_000, 4096),
-            (0, SIZES[0] + 1),
-        ] {
-            let text = disk
-                .read_now(&[extent(0, offset, len)])
-                .expect_err("too long")
-                .to_string();
-            for word in [
-                "truncated",
-                "weights-0",
-                &SIZES[0].to_string(),
-                &offset.to_string(),
-                &len.to_string(),
-            ] {
+        for (offset, len) in [(SIZES[0] - 1, 2), (SIZES[0], 1), (SIZES[0] + 100_000, 4096), (0, SIZES[0] + 1)]
+        {
+            let text = disk.read_now(&[extent(0, offset, len)]).expect_err("too long").to_string();
+            for word in
+                ["truncated", "weights-0", &SIZES[0].to_string(), &offset.to_string(), &len.to_string()]
+            {
                 assert!(text.contains(word), "{mode}: {text:?} lacks {word:?}");
             }
         }
@@ -130,41 +110,20 @@ fn a_file_without_permission_is_named() {
 #[test]
 fn what_is_no_file_is_refused_without_hanging() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let files = [WeightPath {
-        path: dir.path().to_owned(),
-        size_bytes: 0,
-    }];
+    let files = [WeightPath { path: dir.path().to_owned(), size_bytes: 0 }];
     for mode in modes().filter(|&mode| mode != IoMode::Memory) {
-        assert_eq!(
-            open(&files, mode).expect_err("no file").failure.code(),
-            "refused",
-            "{mode}"
-        );
+        assert_eq!(open(&files, mode).expect_err("no file").failure.code(), "refused", "{mode}");
     }
 }
 
 #[test]
 fn no_files_and_empty_files_are_fine() {
     let empty = tempfile::NamedTempFile::new().expect("temporary file");
-    let files = [WeightPath {
-        path: empty.path().to_owned(),
-        size_bytes: 0,
-    }];
+    let files = [WeightPath { path: empty.path().to_owned(), size_bytes: 0 }];
     for mode in modes() {
         let mut disk = open(&files, mode).expect("opened");
-        assert!(
-            disk.read_now(&[extent(0, 0, 0)])
-                .expect("nothing")
-                .view(0)
-                .is_empty()
-        );
-        assert_eq!(
-            disk.read_now(&[extent(0, 0, 1)])
-                .expect_err("one byte")
-                .failure
-                .code(),
-            "truncated"
-        );
+        assert!(disk.read_now(&[extent(0, 0, 0)]).expect("nothing").view(0).is_empty());
+        assert_eq!(disk.read_now(&[extent(0, 0, 1)]).expect_err("one byte").failure.code(), "truncated");
         let mut disk = open(&[], mode).expect("opened");
         assert!(disk.read_now(&[]).expect("nothing").is_empty());
     }
@@ -175,43 +134,18 @@ fn impossible_requests_are_refused_and_give_the_buffer_back() {
     let fixture = fixture();
     for mode in modes() {
         let mut disk = open(&fixture.files, mode).expect("opened");
-        let enormous = Extent {
-            file: FileId(1),
-            offset: u64::MAX,
-            len: 2,
-        };
-        for extents in [
-            vec![extent(0, 0, 9000)],
-            vec![extent(2, 0, 1)],
-            vec![extent(0, 0, 1), enormous],
-        ] {
+        let enormous = Extent { file: FileId(1), offset: u64::MAX, len: 2 };
+        for extents in [vec![extent(0, 0, 9000)], vec![extent(2, 0, 1)], vec![extent(0, 0, 1), enormous]] {
             let buffer = Buffer::with_capacity(4096);
-            disk.submit(ReadRequest {
-                ticket: 9,
-                extents: extents.clone(),
-                buffer,
-            });
+            disk.submit(ReadRequest { ticket: 9, extents: extents.clone(), buffer });
             let completion = disk.wait().expect("one");
             let failed = completion.result.expect_err("impossible");
-            let outcome = (
-                completion.ticket,
-                failed.error.failure.code(),
-                failed.buffer.capacity(),
-            );
+            let outcome = (completion.ticket, failed.error.failure.code(), failed.buffer.capacity());
             assert_eq!(outcome, (9, "refused", 4096), "{mode}: {extents:?}");
         }
         submit(&mut disk, 1, &[extent(0, 0, 1)]);
-        assert_eq!(
-            disk.read_now(&[extent(0, 0, 1)])
-                .expect_err("busy")
-                .failure
-                .code(),
-            "refused"
-        );
-        assert!(
-            disk.wait()
-                .is_some_and(|completion| completion.result.is_ok())
-        );
+        assert_eq!(disk.read_now(&[extent(0, 0, 1)]).expect_err("busy").failure.code(), "refused");
+        assert!(disk.wait().is_some_and(|completion| completion.result.is_ok()));
         assert!(disk.wait().is_none());
     }
 }

@@ -27,12 +27,10 @@ fn check(groups: &[Vec<Extent>]) {
         let mut seen = vec![0; groups.len()];
         while let Some(completion) = disk.wait() {
             let group = &groups[completion.ticket as usize];
-            let loaded = completion
-                .result
-                .unwrap_or_else(|failed| panic!("{mode}: {group:?}: {}", failed.error));
+            let loaded =
+                completion.result.unwrap_or_else(|failed| panic!("{mode}: {group:?}: {}", failed.error));
             for (i, e) in group.iter().enumerate() {
-                let expected =
-                    &fixture.bytes[e.file.0 as usize][e.offset as usize..][..e.len as usize];
+                let expected = &fixture.bytes[e.file.0 as usize][e.offset as usize..][..e.len as usize];
                 assert!(loaded.view(i) == expected, "{mode}: {e:?}");
             }
             seen[completion.ticket as usize] += 1;
@@ -40,10 +38,7 @@ fn check(groups: &[Vec<Extent>]) {
         assert!(seen.iter().all(|&n| n == 1), "{mode}: {seen:?}");
         let useful: u64 = groups.iter().flatten().map(|e| e.len).sum();
         let stats = disk.stats();
-        assert_eq!(
-            (stats.requests, stats.requests_failed),
-            (groups.len() as u64, 0)
-        );
+        assert_eq!((stats.requests, stats.requests_failed), (groups.len() as u64, 0));
         assert_eq!(stats.bytes_useful, useful);
     }
 }
@@ -56,10 +51,7 @@ fn odd_places_and_lengths() {
             groups.push(vec![extent(0, offset, len)]);
         }
         // To the very end of both files.
-        groups.push(vec![
-            extent(0, SIZES[0] - len, len),
-            extent(1, SIZES[1] - len, len),
-        ]);
+        groups.push(vec![extent(0, SIZES[0] - len, len), extent(1, SIZES[1] - len, len)]);
     }
     check(&groups);
 }
@@ -82,24 +74,11 @@ fn several_segments() {
 fn neighbours_and_strangers_in_one_request() {
     check(&[
         // An expert of a GGUF: three tensors far apart, none of them aligned.
-        vec![
-            extent(0, 100_001, 50_000),
-            extent(0, 1_100_001, 50_000),
-            extent(0, 2_100_003, 60_000),
-        ],
+        vec![extent(0, 100_001, 50_000), extent(0, 1_100_001, 50_000), extent(0, 2_100_003, 60_000)],
         // Back to back, touching only once aligned, overlapping, the same twice, out of order, across files.
-        vec![
-            extent(0, 100, 5000),
-            extent(0, 5100, 5000),
-            extent(0, 10_100, 1),
-        ],
+        vec![extent(0, 100, 5000), extent(0, 5100, 5000), extent(0, 10_100, 1)],
         vec![extent(0, 100, 10), extent(0, 600, 10), extent(0, 5000, 10)],
-        vec![
-            extent(0, 5000, 1000),
-            extent(0, 5500, 10),
-            extent(0, 5000, 1000),
-            extent(0, 0, 5001),
-        ],
+        vec![extent(0, 5000, 1000), extent(0, 5500, 10), extent(0, 5000, 1000), extent(0, 0, 5001)],
         vec![
             extent(1, 3, 70_000),
             extent(0, 3, 70_000),
@@ -114,9 +93,7 @@ fn neighbours_and_strangers_in_one_request() {
 fn many_in_flight() {
     let mut state = 1u64;
     let mut random = |below: usize| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
     };
     let mut any = || {
@@ -125,21 +102,13 @@ fn many_in_flight() {
         let len = random([10, 5000, 300_000][kind]);
         extent(file as u32, random(SIZES[file] - len), len)
     };
-    check(
-        &(0..400)
-            .map(|n| (0..n % 4).map(|_| any()).collect())
-            .collect::<Vec<_>>(),
-    );
+    check(&(0..400).map(|n| (0..n % 4).map(|_| any()).collect()).collect::<Vec<_>>());
 }
 
 #[test]
 fn counts_are_exact() {
     let fixture = fixture();
-    let group = [
-        extent(0, 700, 5000),
-        extent(0, SIZES[0] - 10, 10),
-        extent(1, SEGMENT_BYTES_MAX - 1, 2),
-    ];
+    let group = [extent(0, 700, 5000), extent(0, SIZES[0] - 10, 10), extent(1, SEGMENT_BYTES_MAX - 1, 2)];
     for mode in modes() {
         let mut disk = open(&fixture.files, mode).expect("opened");
         disk.read_now(&group).expect("read");
@@ -150,11 +119,7 @@ fn counts_are_exact() {
         });
         let stats = disk.stats();
         assert_eq!(stats.bytes_transferred, transferred.sum::<u64>(), "{mode}");
-        assert_eq!(
-            (stats.bytes_useful, stats.reads, stats.retries),
-            (5012, 3, 0),
-            "{mode}"
-        );
+        assert_eq!((stats.bytes_useful, stats.reads, stats.retries), (5012, 3, 0), "{mode}");
     }
 }
 
@@ -167,30 +132,14 @@ fn files_in_memory_are_not_read_directly_and_the_reason_is_kept() {
     };
     let path = dir.path().join("weights.gguf");
     fs::write(&path, content(0, 100_000)).expect("written");
-    let files = [WeightPath {
-        path,
-        size_bytes: 100_000,
-    }];
+    let files = [WeightPath { path, size_bytes: 100_000 }];
     for mode in [None, Some(IoMode::UringDirect), Some(IoMode::PreadDirect)] {
-        let mut disk = Disk::open(
-            &files,
-            &DiskOptions {
-                mode,
-                ..DiskOptions::default()
-            },
-        )
-        .expect("opened");
+        let mut disk = Disk::open(&files, &DiskOptions { mode, ..DiskOptions::default() }).expect("opened");
         assert_eq!(disk.mode(), IoMode::PreadBuffered);
         let reason = disk.fallback_reason().expect("a reason");
+        assert!(reason.contains("tmpfs") && reason.contains("weights.gguf"), "{reason:?}");
         assert!(
-            reason.contains("tmpfs") && reason.contains("weights.gguf"),
-            "{reason:?}"
-        );
-        assert!(
-            disk.read_now(&[extent(0, 777, 5000)])
-                .expect("read")
-                .view(0)
-                == &content(0, 100_000)[777..5777]
+            disk.read_now(&[extent(0, 777, 5000)]).expect("read").view(0) == &content(0, 100_000)[777..5777]
         );
     }
 }
@@ -198,33 +147,21 @@ fn files_in_memory_are_not_read_directly_and_the_reason_is_kept() {
 #[test]
 fn bandwidth_is_measured_on_what_was_asked_for() {
     let fixture = fixture();
-    let patterns = vec![
-        vec![extent(0, 5, 100_000), extent(1, 5, 10)],
-        vec![extent(0, 1_000_000, 70_000)],
-    ];
+    let patterns = vec![vec![extent(0, 5, 100_000), extent(1, 5, 10)], vec![extent(0, 1_000_000, 70_000)]];
     for mode in modes() {
         let mut disk = open(&fixture.files, mode).expect("opened");
         let found = measure(&mut disk, &patterns, Duration::from_millis(30), 4);
-        assert!(
-            found.failure.is_none() && found.reads > 0 && found.seconds > 0.0,
-            "{mode}: {found:?}"
-        );
+        assert!(found.failure.is_none() && found.reads > 0 && found.seconds > 0.0, "{mode}: {found:?}");
         let mean = disk.stats().bytes_useful as f64 / found.reads as f64;
         let measured = found.bytes_per_s * found.seconds / found.reads as f64;
         assert!((measured - mean).abs() < 1.0, "{mode}: {found:?}");
 
-        for (patterns, duration) in [
-            (&patterns[..], Duration::ZERO),
-            (&[], Duration::from_secs(9)),
-        ] {
+        for (patterns, duration) in [(&patterns[..], Duration::ZERO), (&[], Duration::from_secs(9))] {
             assert_eq!(measure(&mut disk, patterns, duration, 4).reads, 0);
         }
         let beyond = [vec![extent(0, SIZES[0], 1)]];
         let found = measure(&mut disk, &beyond, Duration::from_secs(9), 4);
-        assert_eq!(
-            found.failure.map(|error| error.failure.code()),
-            Some("truncated")
-        );
+        assert_eq!(found.failure.map(|error| error.failure.code()), Some("truncated"));
         assert_eq!(disk.in_flight(), 0);
     }
 }

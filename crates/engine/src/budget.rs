@@ -174,7 +174,10 @@ fn ram_bytes(size: Size, budget: &Budget) -> (u64, String) {
         Size::Bytes(bytes) => (bytes, "--ram".to_string()),
         Size::Percent(p) => {
             let Available { bytes, binding } = available_or_guess();
-            ((bytes as f64 * p / 100.0) as u64, format!("--ram, {p}% of the memory available to this {binding}"))
+            (
+                (bytes as f64 * p / 100.0) as u64,
+                format!("--ram, {p}% of the memory available to this {binding}"),
+            )
         }
         Size::All => (budget.fixed_bytes() + budget.expert_bytes_whole, "--ram all".to_string()),
         Size::Min => (budget.fixed_bytes() + budget.expert_bytes_floor, "--ram min".to_string()),

@@ -7,9 +7,7 @@ use std::sync::atomic::AtomicBool;
 use calypte_checkpoint::Catalog;
 use calypte_disk::{Disk, DiskOptions, IoMode, WeightPath};
 use calypte_kernels::Team;
-use calypte_model::{
-    Compute, Kv, LOGIT_ROWS_MAX, Loading, Model, Observer, Workspace, resident_extents,
-};
+use calypte_model::{Compute, Kv, LOGIT_ROWS_MAX, Loading, Model, Observer, Workspace, resident_extents};
 use calypte_residency::{CacheStats, ExpertCache, policy::Dfreq};
 use calypte_text::{ChatTemplate, Tokenizer};
 
@@ -56,11 +54,8 @@ impl Loading for Progress<'_> {
 
 /// Opens the weight files of a catalogue for reading.
 pub(crate) fn open_disk(catalog: &Catalog, io: Option<IoMode>) -> Result<Disk, EngineError> {
-    let files: Vec<WeightPath> = catalog
-        .files
-        .iter()
-        .map(|f| WeightPath { path: f.path.clone(), size_bytes: f.size_bytes })
-        .collect();
+    let files: Vec<WeightPath> =
+        catalog.files.iter().map(|f| WeightPath { path: f.path.clone(), size_bytes: f.size_bytes }).collect();
     Ok(Disk::open(&files, &DiskOptions { mode: io, ..DiskOptions::default() })?)
 }
 
@@ -88,7 +83,12 @@ impl Engine {
         let total = resident_extents(&catalog).map(|e| e.len).sum();
         let mut progress = Progress { opening, done: 0, total };
         let model = Model::load(&catalog, &mut disk, &mut progress).map_err(EngineError::Load)?;
-        let experts = ExpertCache::new(expert_layers(&catalog), budget.expert_bytes, Box::new(Dfreq::new(EVICTION_HALF_LIFE_STEPS)), disk)?;
+        let experts = ExpertCache::new(
+            expert_layers(&catalog),
+            budget.expert_bytes,
+            Box::new(Dfreq::new(EVICTION_HALF_LIFE_STEPS)),
+            disk,
+        )?;
         Ok(Engine {
             team: Team::new(options.threads()),
             options: options.clone(),
@@ -159,7 +159,11 @@ impl Engine {
 
     /// A new, empty timeline.
     pub fn session(&self) -> Session {
-        Session { kv: Kv::new(&self.catalog.arch, self.options.context), tokens: Vec::new(), logits: Vec::new() }
+        Session {
+            kv: Kv::new(&self.catalog.arch, self.options.context),
+            tokens: Vec::new(),
+            logits: Vec::new(),
+        }
     }
 
     /// Appends `tokens` to the timeline as one step. After an error the timeline is as before.

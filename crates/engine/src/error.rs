@@ -55,7 +55,9 @@ pub enum EngineError {
     #[error("the prompt is empty; give at least one token")]
     EmptyPrompt,
     /// The text to score has no token to predict.
-    #[error("there are {tokens} tokens to score; scoring predicts each from those before it, so give at least two")]
+    #[error(
+        "there are {tokens} tokens to score; scoring predicts each from those before it, so give at least two"
+    )]
     TooShort {
         /// How many there are.
         tokens: usize,
@@ -75,7 +77,9 @@ impl EngineError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             EngineError::Open(_) => ErrorKind::Open,
-            EngineError::Load(ModelError::Cancelled) | EngineError::Run(ModelError::Cancelled) => ErrorKind::Cancelled,
+            EngineError::Load(ModelError::Cancelled) | EngineError::Run(ModelError::Cancelled) => {
+                ErrorKind::Cancelled
+            }
             EngineError::Load(_) => ErrorKind::Open,
             EngineError::Budget(_) => ErrorKind::Budget,
             EngineError::Run(ModelError::TokenOutOfRange { .. }) => ErrorKind::Usage,

@@ -128,7 +128,12 @@ struct TextOut {
 }
 
 impl TextOut {
-    fn push(&mut self, engine: &Engine, id: u32, on_event: &mut dyn FnMut(Event<'_>)) -> Result<bool, EngineError> {
+    fn push(
+        &mut self,
+        engine: &Engine,
+        id: u32,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> Result<bool, EngineError> {
         let Ok(tokenizer) = engine.tokenizer() else { return Ok(false) };
         if tokenizer.is_special(id) {
             return Ok(false);

@@ -16,8 +16,8 @@ pub mod plan;
 pub mod sampler;
 pub mod score;
 mod session;
-mod stopwatch;
 pub mod size;
+mod stopwatch;
 
 pub use calypte_checkpoint as checkpoint;
 pub use calypte_disk::{DiskOptions, IoMode};

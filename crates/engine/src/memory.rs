@@ -80,10 +80,8 @@ fn group_headroom(dir: &str, v2: bool) -> Option<u64> {
     // v2 spells "no limit" as `max`, which is no number; v1 as a number near 2⁶³.
     let limit = number(limit).filter(|l| *l < 1 << 60)?;
     let stat = read(&format!("{dir}/memory.stat"))?;
-    let reclaimable = stat
-        .lines()
-        .find_map(|l| l.strip_prefix(cache)?.trim().parse::<u64>().ok())
-        .unwrap_or(0);
+    let reclaimable =
+        stat.lines().find_map(|l| l.strip_prefix(cache)?.trim().parse::<u64>().ok()).unwrap_or(0);
     Some(limit.saturating_sub(number(usage)?.saturating_sub(reclaimable)))
 }
 

@@ -92,7 +92,8 @@ pub fn plan(path: &Path, options: &Options, probe_disk: bool) -> Result<(Catalog
     // A token looks up one row of the embedding; the matrix is only multiplied when it is the output too.
     let active_bytes = resident - if catalog.arch.tied_embeddings { 0 } else { embedding } + cold_read_bytes;
     let measured = (probe_disk && !layers.is_empty()).then(|| measure_disk(&mut disk, &layers));
-    let compute_bytes_per_s = measure_compute(&Team::new(options.threads()), dominant(&catalog), options.precision);
+    let compute_bytes_per_s =
+        measure_compute(&Team::new(options.threads()), dominant(&catalog), options.precision);
     let share = |missed: f64| {
         let disk_s = match &measured {
             Some(d) if d.bytes_per_s > 0.0 => cold_read_bytes as f64 * missed / d.bytes_per_s,
@@ -100,7 +101,10 @@ pub fn plan(path: &Path, options: &Options, probe_disk: bool) -> Result<(Catalog
         };
         let compute_s = active_bytes as f64 / compute_bytes_per_s;
         // Reads run under the computation, so the longer of the two is what a token takes.
-        Prediction { tok_s: 1.0 / disk_s.max(compute_s), binds: if disk_s > compute_s { "disk" } else { "compute" } }
+        Prediction {
+            tok_s: 1.0 / disk_s.max(compute_s),
+            binds: if disk_s > compute_s { "disk" } else { "compute" },
+        }
     };
     let missed = match budget.expert_bytes_whole {
         0 => 0.0,
@@ -110,7 +114,10 @@ pub fn plan(path: &Path, options: &Options, probe_disk: bool) -> Result<(Catalog
         parameters: catalog.parameters(),
         refusal,
         shares,
-        expert_bytes: (of_expert.iter().min().copied().unwrap_or(0), of_expert.iter().max().copied().unwrap_or(0)),
+        expert_bytes: (
+            of_expert.iter().min().copied().unwrap_or(0),
+            of_expert.iter().max().copied().unwrap_or(0),
+        ),
         cold_read_bytes,
         active_bytes,
         compute_bytes_per_s,

@@ -55,7 +55,13 @@ impl Engine {
             progress(session.tokens().len(), ids.len());
         }
         let nll = total / (ids.len() - 1) as f64;
-        Ok(Scoring { tokens: ids.len(), nll, ppl: libm::exp(nll), argmax, logits_sha256: digest.finalize().into() })
+        Ok(Scoring {
+            tokens: ids.len(),
+            nll,
+            ppl: libm::exp(nll),
+            argmax,
+            logits_sha256: digest.finalize().into(),
+        })
     }
 }
 
@@ -73,7 +79,9 @@ mod tests {
     #[test]
     fn likelihoods_are_those_of_the_softmax() {
         let ln = |v: f64| libm::log(v) as f32;
-        for (row, token, p) in [(&[ln(1.0), ln(3.0)][..], 1, 0.75), (&[5.0; 4], 2, 0.25), (&[1000.0, 0.0], 0, 1.0)] {
+        for (row, token, p) in
+            [(&[ln(1.0), ln(3.0)][..], 1, 0.75), (&[5.0; 4], 2, 0.25), (&[1000.0, 0.0], 0, 1.0)]
+        {
             assert!((negative_log_likelihood(row, token) + libm::log(p)).abs() < 1e-6);
         }
     }

@@ -17,7 +17,9 @@ pub enum Size {
 
 /// A size that could not be understood.
 #[derive(Debug, PartialEq, thiserror::Error)]
-#[error("`{0}` is no size; expected bytes (`1048576`), a unit (`64MiB`, `1.5GB`), a share (`25%`), `all` or `min`")]
+#[error(
+    "`{0}` is no size; expected bytes (`1048576`), a unit (`64MiB`, `1.5GB`), a share (`25%`), `all` or `min`"
+)]
 pub struct UnknownSize(pub String);
 
 const UNITS: [(&str, f64); 13] = [
@@ -110,7 +112,9 @@ mod tests {
 
     #[test]
     fn bytes_read_well() {
-        for (bytes, want) in [(512, "512 B"), (1536, "1.50 KiB"), (104_448, "102 KiB"), (25 << 30, "25.0 GiB")] {
+        for (bytes, want) in
+            [(512, "512 B"), (1536, "1.50 KiB"), (104_448, "102 KiB"), (25 << 30, "25.0 GiB")]
+        {
             assert_eq!(human(bytes), want);
         }
     }

@@ -20,11 +20,8 @@ fn catalog() -> Catalog {
 /// weights, one each, so `first_expert_read` is safely among the experts'.
 fn engine(script: FaultScript) -> Engine {
     let catalog = catalog();
-    let files: Vec<WeightPath> = catalog
-        .files
-        .iter()
-        .map(|f| WeightPath { path: f.path.clone(), size_bytes: f.size_bytes })
-        .collect();
+    let files: Vec<WeightPath> =
+        catalog.files.iter().map(|f| WeightPath { path: f.path.clone(), size_bytes: f.size_bytes }).collect();
     let disk = Disk::open(&files, &DiskOptions::default()).unwrap_or_else(|e| panic!("{e}"));
     let disk = disk.map_backend(|b| Box::new(FaultyBackend::new(b, script)));
     let options = Options { expert_cache: Some(Size::Min), context: 64, ..Options::default() };

@@ -31,8 +31,8 @@ fn options(cache: Size, threads: usize, chunk: usize, io: IoMode) -> Options {
 
 /// The digest of the prompt's logits, and the greedy ids after it.
 fn answer(model: &Path, prompt: &[u32], options: &Options) -> ([u8; 32], Vec<u32>) {
-    let mut engine = Engine::open(model, options, &mut ())
-        .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
+    let mut engine =
+        Engine::open(model, options, &mut ()).unwrap_or_else(|e| panic!("{}: {e}", model.display()));
     let scoring = engine.score(prompt, &mut |_| {}, &mut |_, _| {}, &mut (), &never());
     let digest = scoring.unwrap_or_else(|e| panic!("{e}")).logits_sha256;
     // The cache is warm now, and was cold for the prompt.
@@ -43,12 +43,8 @@ fn answer(model: &Path, prompt: &[u32], options: &Options) -> ([u8; 32], Vec<u32
 /// Every combination gives what the first one gives.
 #[track_caller]
 fn check(model: PathBuf) {
-    let prompt = Expected::read(if model.is_dir() {
-        &model
-    } else {
-        model.parent().expect("a directory")
-    })
-    .prompt_ids;
+    let prompt =
+        Expected::read(if model.is_dir() { &model } else { model.parent().expect("a directory") }).prompt_ids;
     let want = answer(&model, &prompt, &options(Size::All, 1, 256, IoMode::Memory));
     for cache in CACHES {
         for threads in THREADS {
@@ -92,14 +88,8 @@ fn the_digest_tells_answers_apart() {
     let model = fixtures().join("quant-mix/model.gguf");
     let prompt = Expected::read(&fixtures().join("quant-mix")).prompt_ids;
     let int8 = options(Size::All, 1, 256, IoMode::Memory);
-    let f32 = Options {
-        precision: calypte_engine::Precision::F32,
-        ..int8.clone()
-    };
-    let (a, b) = (
-        answer(&model, &prompt, &int8),
-        answer(&model, &prompt, &f32),
-    );
+    let f32 = Options { precision: calypte_engine::Precision::F32, ..int8.clone() };
+    let (a, b) = (answer(&model, &prompt, &int8), answer(&model, &prompt, &f32));
     assert!(a.0 != b.0, "rounded activations must show in the digest");
     let other: Vec<u32> = prompt.iter().rev().copied().collect();
     assert!(answer(&model, &other, &int8).0 != a.0, "so must the prompt");

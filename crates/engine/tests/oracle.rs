@@ -49,7 +49,12 @@ fn check(model: PathBuf, precision: Precision) {
     assert_eq!(got.len(), want.len(), "{name}: shape of the logits");
     assert!(worst <= RELATIVE_MAX, "{name}: logits differ by {worst:e} of the largest");
 
-    check_routing(&format!("{name}"), &expected, &decisions, engine.catalog().arch.moe.as_ref().map_or(0, |m| m.top_k));
+    check_routing(
+        &format!("{name}"),
+        &expected,
+        &decisions,
+        engine.catalog().arch.moe.as_ref().map_or(0, |m| m.top_k),
+    );
     check_selection(&format!("{name}"), &expected, &engine, &decisions);
     let (ids, _) = greedy(&mut engine, &expected.prompt_ids, expected.greedy_ids.len());
     assert_eq!(ids, expected.greedy_ids, "{name}: greedy ids");
@@ -67,7 +72,10 @@ fn check_routing(name: &str, expected: &Expected, decisions: &Decisions, k: usiz
         let want: Vec<u32> = experts[i * k..(i + 1) * k].iter().map(|e| *e as u32).collect();
         assert_eq!(got, &want, "{name}: experts of layer {layer}, position {position}");
         for (a, b) in got_weights.iter().zip(&weights[i * k..(i + 1) * k]) {
-            assert!((a - b).abs() < 1e-4, "{name}: weight {a} is not {b}, layer {layer}, position {position}");
+            assert!(
+                (a - b).abs() < 1e-4,
+                "{name}: weight {a} is not {b}, layer {layer}, position {position}"
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Layer inputs, as f32 and rounded to int8, so that all matrices that read one input share one rounding.
 
-use calypte_quant::reference::Q8Row;
 use calypte_quant::formats::BLOCK;
 use calypte_quant::q8::quantize_row;
+use calypte_quant::reference::Q8Row;
 
 use crate::{Isa, Team, isa::for_each_isa};
 

@@ -163,9 +163,7 @@ pub fn top_positions(scores: &[f32], k: usize, out: &mut Vec<u32>) {
     out.clear();
     out.extend(0..scores.len() as u32);
     if k < scores.len() {
-        let better = |a: &u32, b: &u32| {
-            scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b))
-        };
+        let better = |a: &u32, b: &u32| scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b));
         out.select_nth_unstable_by(k, better);
         out.truncate(k);
         out.sort_unstable();
@@ -205,7 +203,9 @@ mod tests {
         let cache = [1.0, 0.0, 2.0, 1.0, 0.0, 4.0, 100.0, 0.0, 7.0];
         let keys = Cached { data: &cache, stride: 3, offset: 0, width: 2 };
         let values = Cached { data: &cache, stride: 3, offset: 2, width: 1 };
-        for (visible, want) in [(Visible::All(2), 3.0), (Visible::All(3), 7.0), (Visible::Selected(&[1]), 4.0)] {
+        for (visible, want) in
+            [(Visible::All(2), 3.0), (Visible::All(3), 7.0), (Visible::Selected(&[1]), 4.0)]
+        {
             let mut out = [0f32];
             attend(&[1.0, 0.0], keys, values, visible, 1.0, &mut Vec::new(), &mut out);
             assert_eq!(out[0], want);

@@ -67,7 +67,8 @@ mod tests {
 
     #[test]
     fn exp_at_its_edges() {
-        for (x, want) in [(0.0, 1.0), (f32::NEG_INFINITY, 0.0), (f32::INFINITY, f32::INFINITY), (-100.0, 0.0)] {
+        for (x, want) in [(0.0, 1.0), (f32::NEG_INFINITY, 0.0), (f32::INFINITY, f32::INFINITY), (-100.0, 0.0)]
+        {
             assert_eq!(exp(x), want, "exp({x})");
         }
         assert!(exp(f32::NAN).is_nan());

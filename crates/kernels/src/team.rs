@@ -101,7 +101,8 @@ impl Team {
         let borrowed: &(dyn Fn(usize) + Sync) = &task;
         // SAFETY: only the lifetime is erased. `Close` below does not let this function return or unwind before the
         // gate is closed and the last helper has left, and no helper keeps the pointer after leaving.
-        let run: *const Task = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Task>(borrowed) };
+        let run: *const Task =
+            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Task>(borrowed) };
         *lock(&shared.job) = Some(Job { run, tasks });
         shared.next.store(0, Ordering::Relaxed);
         {
@@ -120,7 +121,12 @@ impl Team {
     }
 
     /// Cuts `out` into pieces of `piece_len` (the last may be shorter) and runs `task(i, piece_i)` for each.
-    pub fn run_pieces<T: Send>(&self, out: &mut [T], piece_len: usize, task: impl Fn(usize, &mut [T]) + Sync) {
+    pub fn run_pieces<T: Send>(
+        &self,
+        out: &mut [T],
+        piece_len: usize,
+        task: impl Fn(usize, &mut [T]) + Sync,
+    ) {
         let (len, piece_len) = (out.len(), piece_len.max(1));
         let base = SendPtr(out.as_mut_ptr());
         self.run(len.div_ceil(piece_len), |i| {

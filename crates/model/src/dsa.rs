@@ -63,7 +63,12 @@ impl Selection {
 }
 
 impl Indexer {
-    pub fn load(loader: &mut Loader<'_>, arch: &Arch, dsa: &Dsa, layer: usize) -> Result<Indexer, ModelError> {
+    pub fn load(
+        loader: &mut Loader<'_>,
+        arch: &Arch,
+        dsa: &Dsa,
+        layer: usize,
+    ) -> Result<Indexer, ModelError> {
         let l = Some(layer);
         Ok(Indexer {
             dsa: dsa.clone(),

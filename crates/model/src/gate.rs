@@ -112,7 +112,8 @@ mod tests {
     #[test]
     fn groups_are_worth_their_two_best() {
         // Group 0 has the best expert, group 1 the best pair: only its experts are in question.
-        let gate = Gate { groups: Some(GateGroups { count: 2, kept: 1 }), normalize: true, scale: 1.0, ..SIGMOID };
+        let gate =
+            Gate { groups: Some(GateGroups { count: 2, kept: 1 }), normalize: true, scale: 1.0, ..SIGMOID };
         let bias = [0.9, 0.0, 0.0, 0.5, 0.6, 0.4];
         check(&gate, Some(&bias), &[0.0; 6], &[4, 3], &[0.5, 0.5]);
     }

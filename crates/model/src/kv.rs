@@ -28,7 +28,11 @@ pub struct Kv {
 }
 
 fn widths(arch: &Arch, layer: usize) -> Widths {
-    let index = arch.dsa.as_ref().filter(|d| d.layers.get(layer) == Some(&IndexerKind::Full)).map_or(0, |d| d.head_dim);
+    let index = arch
+        .dsa
+        .as_ref()
+        .filter(|d| d.layers.get(layer) == Some(&IndexerKind::Full))
+        .map_or(0, |d| d.head_dim);
     match arch.attention {
         Attention::Gqa { kv_heads, head_dim, .. } => {
             Widths { keys: kv_heads * head_dim, values: kv_heads * head_dim, index }

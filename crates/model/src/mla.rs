@@ -131,7 +131,13 @@ impl Mla {
     }
 
     /// Appends `[norm(latent) | rotated key]` of every row to the cache.
-    fn cache_latents(&self, compute: &Compute<'_>, rotation: &Rotation, x: &mut Activations, kv: &mut LayerKv) {
+    fn cache_latents(
+        &self,
+        compute: &Compute<'_>,
+        rotation: &Rotation,
+        x: &mut Activations,
+        kv: &mut LayerKv,
+    ) {
         let mut latents = Vec::new();
         self.kv_a.apply(compute, x, &mut latents);
         let width = self.kv_lora + self.rope;
@@ -182,7 +188,14 @@ impl Mla {
 }
 
 /// Rows `first .. first + rows` of a stack times `x`, inside a task.
-fn project(precision: Precision, stack: &Weight, first: usize, rows: usize, x: &mut Activations, out: &mut [f32]) {
+fn project(
+    precision: Precision,
+    stack: &Weight,
+    first: usize,
+    rows: usize,
+    x: &mut Activations,
+    out: &mut [f32],
+) {
     if stack.is_integer() {
         x.quantize_serial();
     }

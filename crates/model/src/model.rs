@@ -220,9 +220,11 @@ fn load_layer(loader: &mut Loader<'_>, arch: &Arch, layer: usize) -> Result<Laye
                     layer: Some(layer),
                 });
             }
-            (Ffn::Dense { .. }, _) => {
-                FfnBlock::Dense(Box::new(Mlp::load(loader, layer, [Role::FfnGate, Role::FfnUp, Role::FfnDown])?))
-            }
+            (Ffn::Dense { .. }, _) => FfnBlock::Dense(Box::new(Mlp::load(
+                loader,
+                layer,
+                [Role::FfnGate, Role::FfnUp, Role::FfnDown],
+            )?)),
         },
     })
 }

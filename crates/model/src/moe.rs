@@ -156,8 +156,7 @@ impl MoeBlock {
         let users = &scratch.users[lease.expert as usize];
         let (n, hidden, k, width) = (users.len(), x.cols(), self.moe.top_k, self.moe.width);
         let [gate, up, down] = self.matrices;
-        let matrix =
-            |m: ExpertMatrix, bytes| Matrix { dtype: m.dtype, rows: m.rows, cols: m.cols, bytes };
+        let matrix = |m: ExpertMatrix, bytes| Matrix { dtype: m.dtype, rows: m.rows, cols: m.cols, bytes };
         let (team, precision) = (compute.team, compute.precision);
         scratch.input.gather(x, users.iter().map(|(row, _)| *row as usize));
         matmul(team, precision, &matrix(gate, lease.gate()), &mut scratch.input, mlp.inner.fill(n, width));

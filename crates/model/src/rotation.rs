@@ -13,7 +13,9 @@ pub(crate) struct Rotation {
 
 /// The wavelengths' inverses, `theta^(−2i/dims)`, as f32: that is the precision in which checkpoints were trained.
 pub(crate) fn inverse_frequencies(rope: &Rope) -> Vec<f32> {
-    (0..rope.dims / 2).map(|i| (1.0 / libm::pow(rope.theta, 2.0 * i as f64 / rope.dims as f64)) as f32).collect()
+    (0..rope.dims / 2)
+        .map(|i| (1.0 / libm::pow(rope.theta, 2.0 * i as f64 / rope.dims as f64)) as f32)
+        .collect()
 }
 
 impl Rotation {

@@ -26,16 +26,8 @@ pub enum DType {
 
 impl DType {
     /// Every format, in the order of the documentation.
-    pub const ALL: [DType; 8] = [
-        DType::F32,
-        DType::F16,
-        DType::BF16,
-        DType::Q8_0,
-        DType::Q4_0,
-        DType::Q4_1,
-        DType::Q4K,
-        DType::Q6K,
-    ];
+    pub const ALL: [DType; 8] =
+        [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::Q4K, DType::Q6K];
 
     /// Values in one block (1 for the float types).
     pub const fn block_len(self) -> usize {

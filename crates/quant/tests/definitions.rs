@@ -8,7 +8,8 @@ use safetensors::SafeTensors;
 
 #[track_caller]
 fn check(dtype: DType) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../fixtures/quants/{dtype}.safetensors"));
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../fixtures/quants/{dtype}.safetensors"));
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let file = SafeTensors::deserialize(&bytes).expect("safetensors");
     let (raw, values) = (file.tensor("raw").expect("raw"), file.tensor("values").expect("values"));

@@ -73,17 +73,9 @@ pub fn share(layers: &[LayerSize], budget_bytes: u64) -> Result<Vec<LayerShare>,
 }
 
 /// Bytes left for the pool once every floor is paid.
-pub(crate) fn surplus_bytes(
-    layers: &[LayerSize],
-    budget_bytes: u64,
-) -> Result<u64, ResidencyError> {
+pub(crate) fn surplus_bytes(layers: &[LayerSize], budget_bytes: u64) -> Result<u64, ResidencyError> {
     let floor_bytes = floor_bytes(layers);
-    budget_bytes
-        .checked_sub(floor_bytes)
-        .ok_or(ResidencyError::BelowFloor {
-            budget_bytes,
-            floor_bytes,
-        })
+    budget_bytes.checked_sub(floor_bytes).ok_or(ResidencyError::BelowFloor { budget_bytes, floor_bytes })
 }
 
 /// Adds one slot to every layer in turn until nothing fits. At most `max(experts)` rounds.
@@ -117,10 +109,7 @@ fn slots_within(layer: &LayerSize, floor: usize, surplus_bytes: u64) -> usize {
 }
 
 fn sum_bytes(layers: &[LayerSize], slots: impl Fn(&LayerSize) -> usize) -> u64 {
-    layers
-        .iter()
-        .map(|layer| layer.bytes(slots(layer)))
-        .fold(0, u64::saturating_add)
+    layers.iter().map(|layer| layer.bytes(slots(layer))).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -128,19 +117,11 @@ mod tests {
     use super::*;
 
     fn layer(experts: usize, top_k: usize, slot_bytes: u64) -> LayerSize {
-        LayerSize {
-            experts,
-            top_k,
-            slot_bytes,
-        }
+        LayerSize { experts, top_k, slot_bytes }
     }
 
     /// `expected`: floor, even share and maximum of every layer, or the floor in bytes when the budget is refused.
-    fn check(
-        layers: &[LayerSize],
-        budget_bytes: u64,
-        expected: Result<&[(usize, usize, usize)], u64>,
-    ) {
+    fn check(layers: &[LayerSize], budget_bytes: u64, expected: Result<&[(usize, usize, usize)], u64>) {
         let got = match share(layers, budget_bytes) {
             Ok(shares) => Ok(shares
                 .iter()
@@ -175,10 +156,6 @@ mod tests {
         let layers = [layer(4, 2, 10), layer(4, 3, 30)];
         assert_eq!(floor_bytes(&layers), 110);
         assert_eq!(whole_bytes(&layers), 160);
-        assert_eq!(
-            whole_bytes(&[layer(usize::MAX, 1, u64::MAX); 2]),
-            u64::MAX,
-            "saturates"
-        );
+        assert_eq!(whole_bytes(&[layer(usize::MAX, 1, u64::MAX); 2]), u64::MAX, "saturates");
     }
 }

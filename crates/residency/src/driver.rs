@@ -97,10 +97,7 @@ impl ExpertCache {
             let rank = |expert: &u32| room.read_rank.get(*expert as usize).copied();
             ordered.sort_unstable_by_key(rank);
         }
-        let event = Event::Begin {
-            layer: u32::try_from(layer).unwrap_or(u32::MAX),
-            union: &ordered,
-        };
+        let event = Event::Begin { layer: u32::try_from(layer).unwrap_or(u32::MAX), union: &ordered };
         self.pending_error = self.machine.apply(event, &mut self.commands).err();
         self.union = ordered;
         self.execute();
@@ -201,8 +198,7 @@ impl ExpertCache {
 
     /// Whether an expert is READY.
     pub fn resident(&self, layer: usize, expert: u32) -> bool {
-        u32::try_from(layer)
-            .is_ok_and(|layer| self.machine.state(Key { layer, expert }) == SlotState::Ready)
+        u32::try_from(layer).is_ok_and(|layer| self.machine.state(Key { layer, expert }) == SlotState::Ready)
     }
 
     /// Memory that the cache holds for experts now, idle buffers included, in bytes. Never above
@@ -280,11 +276,9 @@ impl ExpertCache {
             return;
         };
         match self.pool.take(room.slot_bytes) {
-            Some(buffer) => self.disk.submit(ReadRequest {
-                ticket: ticket(key),
-                extents: extents.to_vec(),
-                buffer,
-            }),
+            Some(buffer) => {
+                self.disk.submit(ReadRequest { ticket: ticket(key), extents: extents.to_vec(), buffer })
+            }
             None => {
                 self.pending_error = Some(ResidencyError::NoMemory {
                     layer: key.layer as usize,
@@ -308,11 +302,7 @@ impl ExpertCache {
     fn hand_out(&mut self, key: Key) {
         if let Some(Some(loaded)) = self.loaded_mut(key) {
             let loaded = Arc::clone(loaded);
-            self.handed_out.push(Lease {
-                expert: key.expert,
-                layer: key.layer,
-                loaded,
-            });
+            self.handed_out.push(Lease { expert: key.expert, layer: key.layer, loaded });
         }
     }
 
@@ -340,10 +330,9 @@ impl ExpertCache {
         self.wait_ns += waited.elapsed_ns();
         match completion {
             Some(completion) => self.complete(completion),
-            None => Err(ResidencyError::AllLeased {
-                layer: layer as usize,
-                pending: self.machine.step_left(),
-            }),
+            None => {
+                Err(ResidencyError::AllLeased { layer: layer as usize, pending: self.machine.step_left() })
+            }
         }
     }
 
@@ -377,10 +366,7 @@ impl ExpertCache {
         for (layer, room) in self.rooms.iter().enumerate() {
             for (expert, loaded) in room.loaded.iter().enumerate() {
                 let Some(loaded) = loaded else { continue };
-                let key = Key {
-                    layer: layer as u32,
-                    expert: expert as u32,
-                };
+                let key = Key { layer: layer as u32, expert: expert as u32 };
                 let held = Arc::strong_count(loaded) - 1;
                 let lost = (self.machine.leases(key) as usize).saturating_sub(held);
                 dropped.extend(std::iter::repeat_n(key, lost));
@@ -407,10 +393,7 @@ fn ticket(key: Key) -> u64 {
 }
 
 fn key_of(ticket: u64) -> Key {
-    Key {
-        layer: (ticket >> 32) as u32,
-        expert: ticket as u32,
-    }
+    Key { layer: (ticket >> 32) as u32, expert: ticket as u32 }
 }
 
 /// Measures waits; `wasm32-unknown-unknown` has no clock, and asking for one there aborts the program.

@@ -57,9 +57,7 @@ pub enum ResidencyError {
         bytes: u64,
     },
     /// A read of this step failed earlier, and the step was not aborted since.
-    #[error(
-        "a read of this step of MoE layer {layer} failed before: abort the step, then begin it again"
-    )]
+    #[error("a read of this step of MoE layer {layer} failed before: abort the step, then begin it again")]
     StepFailed {
         /// MoE layer of the step.
         layer: usize,

@@ -193,11 +193,7 @@ impl Machine {
     ///
     /// # Errors
     /// [`ResidencyError::UnknownExpert`] when a key names no expert; nothing changes then.
-    pub fn apply(
-        &mut self,
-        event: Event<'_>,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ResidencyError> {
+    pub fn apply(&mut self, event: Event<'_>, commands: &mut Vec<Command>) -> Result<(), ResidencyError> {
         match event {
             Event::Begin { layer, union } => {
                 self.check_known(layer, union)?;
@@ -366,10 +362,7 @@ impl Machine {
     fn abort(&mut self) {
         let Some(step) = self.step.take() else { return };
         for expert in step.members {
-            let key = Key {
-                layer: step.layer,
-                expert,
-            };
+            let key = Key { layer: step.layer, expert };
             let slot = self.slot_mut(key);
             slot.role = Role::Outside;
             slot.handed_out = false;

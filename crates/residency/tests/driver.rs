@@ -25,16 +25,8 @@ fn check(model: &Model, budget_bytes: u64, steps: &[(usize, &[u32])], expected: 
                 run_step(&mut cache, model, *layer, union);
             }
             let stats = cache.stats();
-            assert_eq!(
-                (stats.hits, stats.misses),
-                expected,
-                "{policy}, pass {pass}"
-            );
-            assert_eq!(
-                stats.bytes_useful == 0,
-                stats.misses == 0,
-                "hits read nothing, misses do"
-            );
+            assert_eq!((stats.hits, stats.misses), expected, "{policy}, pass {pass}");
+            assert_eq!(stats.bytes_useful == 0, stats.misses == 0, "hits read nothing, misses do");
             assert!(stats.bytes_read >= stats.bytes_useful);
         }
     }
@@ -48,12 +40,7 @@ fn smallest_budget() {
     let floor = ExpertCache::floor_bytes(&model.layers, &model.disk());
     check(&model, floor, &PASS, [(0, 6), (6, 0)]);
     // Two different pairs take turns in two slots.
-    check(
-        &model,
-        floor,
-        &[(0, &[0, 1]), (0, &[2, 3])],
-        [(0, 4), (0, 4)],
-    );
+    check(&model, floor, &[(0, &[0, 1]), (0, &[2, 3])], [(0, 4), (0, 4)]);
 }
 
 #[test]
@@ -61,12 +48,7 @@ fn whole_budget_reads_nothing_twice() {
     let model = Model::new(&[(8, 2, 60), (8, 2, 90), (8, 2, 33)]);
     let whole = ExpertCache::whole_bytes(&model.layers, &model.disk());
     let all: Vec<u32> = (0..8).collect();
-    check(
-        &model,
-        whole,
-        &[(0, &all), (1, &all), (2, &all)],
-        [(0, 24), (24, 0)],
-    );
+    check(&model, whole, &[(0, &all), (1, &all), (2, &all)], [(0, 24), (24, 0)]);
     check(&model, u64::MAX, &PASS, [(0, 6), (6, 0)]);
 }
 
@@ -88,10 +70,7 @@ fn below_the_floor_is_refused() {
     let policy = by_name("lru").unwrap();
     let refused = ExpertCache::new(model.layers.clone(), floor - 1, policy, model.disk());
     match refused.map(|_| ()) {
-        Err(ResidencyError::BelowFloor {
-            budget_bytes,
-            floor_bytes,
-        }) => {
+        Err(ResidencyError::BelowFloor { budget_bytes, floor_bytes }) => {
             assert_eq!((budget_bytes, floor_bytes), (floor - 1, floor));
         }
         other => panic!("{other:?}"),
@@ -103,12 +82,7 @@ fn nothing_is_allocated_in_the_steady_state() {
     let model = Model::new(&[(8, 2, 60), (8, 2, 60)]);
     let floor = ExpertCache::floor_bytes(&model.layers, &model.disk());
     let mut cache = cache(&model, floor + 2 * 60 * 3, "dfreq");
-    let steps: [(usize, &[u32]); 4] = [
-        (0, &[0, 1, 2, 3]),
-        (1, &[4, 5, 6]),
-        (0, &[4, 5, 6, 7]),
-        (1, &[0, 1]),
-    ];
+    let steps: [(usize, &[u32]); 4] = [(0, &[0, 1, 2, 3]), (1, &[4, 5, 6]), (0, &[4, 5, 6, 7]), (1, &[0, 1])];
     for (layer, union) in steps {
         run_step(&mut cache, &model, layer, union);
     }
@@ -157,16 +131,7 @@ fn holding_every_lease_is_an_error_not_a_deadlock() {
             Err(error) => break error,
         }
     };
-    assert!(
-        matches!(
-            error,
-            ResidencyError::AllLeased {
-                layer: 0,
-                pending: 1
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, ResidencyError::AllLeased { layer: 0, pending: 1 }), "{error}");
     // Releasing one lets it go on, as does aborting.
     cache.release(leases.pop().unwrap());
     assert!(cache.ready(&mut leases).unwrap());
@@ -188,10 +153,7 @@ fn unknown_experts_are_errors() {
     for (layer, union) in [(0, &[1, 8][..]), (1, &[0]), (usize::MAX, &[])] {
         cache.begin(layer, union);
         let error = cache.ready(&mut out).map(|_| ()).unwrap_err();
-        assert!(
-            matches!(error, ResidencyError::UnknownExpert { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, ResidencyError::UnknownExpert { .. }), "{error}");
     }
     assert!(out.is_empty());
     assert!(!cache.ready(&mut out).unwrap(), "no step is under way");
@@ -211,11 +173,7 @@ fn failed_reads_name_the_expert_and_the_step_can_be_repeated() {
         let policy = by_name("dfreq").unwrap();
         let mut cache = ExpertCache::new(model.layers.clone(), floor, policy, disk).unwrap();
         run_step(&mut cache, model, layer, &[1, 2]);
-        script
-            .fail
-            .lock()
-            .unwrap()
-            .insert(model.offset(layer, expert));
+        script.fail.lock().unwrap().insert(model.offset(layer, expert));
         let all: Vec<u32> = (0..8).collect();
         cache.begin(layer, &all);
         let mut out = Vec::new();
@@ -231,19 +189,10 @@ fn failed_reads_name_the_expert_and_the_step_can_be_repeated() {
             }
         };
         match &error {
-            ResidencyError::Read {
-                layer: l,
-                expert: e,
-                ..
-            } => assert_eq!((*l, *e), (layer, expert)),
+            ResidencyError::Read { layer: l, expert: e, .. } => assert_eq!((*l, *e), (layer, expert)),
             other => panic!("{other}"),
         }
-        assert!(
-            error
-                .to_string()
-                .contains(&format!("expert {expert} of MoE layer {layer}")),
-            "{error}"
-        );
+        assert!(error.to_string().contains(&format!("expert {expert} of MoE layer {layer}")), "{error}");
         assert!(!cache.resident(layer, expert));
         // It stays unusable until the abort, and never pretends to be finished.
         let later = loop {
@@ -252,10 +201,7 @@ fn failed_reads_name_the_expert_and_the_step_can_be_repeated() {
                 Err(later) => break later,
             }
         };
-        assert!(
-            matches!(later, ResidencyError::StepFailed { .. }),
-            "{later}"
-        );
+        assert!(matches!(later, ResidencyError::StepFailed { .. }), "{later}");
         out.clear();
         cache.abort();
         assert_eq!(cache.stats().reads_failed, 1);
@@ -271,8 +217,7 @@ fn reads_are_submitted_in_the_order_of_file_offsets() {
     let script = Script::default();
     let disk = scripted(&model, &script, 3);
     let whole = ExpertCache::whole_bytes(&model.layers, &disk);
-    let mut cache =
-        ExpertCache::new(model.layers.clone(), whole, by_name("lru").unwrap(), disk).unwrap();
+    let mut cache = ExpertCache::new(model.layers.clone(), whole, by_name("lru").unwrap(), disk).unwrap();
     run_step(&mut cache, &model, 0, &[6, 0, 7, 3, 5]);
     let submitted = script.submitted.lock().unwrap().clone();
     let mut sorted = submitted.clone();
@@ -301,13 +246,7 @@ fn from_files_with_whatever_mode_the_system_has() {
     let disk = Disk::open(&[WeightPath { path, size_bytes }], &DiskOptions::default()).unwrap();
     let floor = ExpertCache::floor_bytes(&model.layers, &disk);
     let budget = floor + 20_000;
-    let mut cache = ExpertCache::new(
-        model.layers.clone(),
-        budget,
-        by_name("dfreq").unwrap(),
-        disk,
-    )
-    .unwrap();
+    let mut cache = ExpertCache::new(model.layers.clone(), budget, by_name("dfreq").unwrap(), disk).unwrap();
     let all: [Vec<u32>; 2] = [(0..8).collect(), (0..6).collect()];
     for _pass in 0..3 {
         for (layer, all) in all.iter().enumerate() {
@@ -317,10 +256,7 @@ fn from_files_with_whatever_mode_the_system_has() {
     }
     let stats = cache.stats();
     assert_eq!(stats.hits + stats.misses, 3 * (8 + 2 + 6 + 2));
-    assert!(
-        stats.bytes_useful > 0 && stats.bytes_read >= stats.bytes_useful,
-        "{stats:?}"
-    );
+    assert!(stats.bytes_useful > 0 && stats.bytes_read >= stats.bytes_useful, "{stats:?}");
 }
 
 /// Random steps over a backend that completes in random order, fails at random and has nothing ready at random.
@@ -329,9 +265,7 @@ fn right_bytes_under_random_events() {
     let model = Model::new(&[(12, 2, 60), (9, 4, 60), (7, 1, 200), (12, 3, 7)]);
     for seed in 1..40u64 {
         let script = Script::default();
-        script
-            .fail_one_in
-            .store(if seed % 2 == 0 { 0 } else { 9 }, Ordering::Relaxed);
+        script.fail_one_in.store(if seed % 2 == 0 { 0 } else { 9 }, Ordering::Relaxed);
         let disk = scripted(&model, &script, seed);
         let floor = ExpertCache::floor_bytes(&model.layers, &disk);
         let policy = calypte_residency::policy::NAMES[seed as usize % 2];
@@ -342,9 +276,7 @@ fn right_bytes_under_random_events() {
         for _step in 0..60 {
             let layer = choose(model.layers.len());
             let experts = model.layers[layer].extents.len();
-            let union: Vec<u32> = (0..choose(experts + 1))
-                .map(|_| choose(experts) as u32)
-                .collect();
+            let union: Vec<u32> = (0..choose(experts + 1)).map(|_| choose(experts) as u32).collect();
             // A step over which the disk fails is repeated until it succeeds.
             let mut tries = 1;
             while !common::try_step(&mut cache, &model, layer, &union, &mut choose) {

@@ -32,12 +32,11 @@ impl Script {
 }
 
 fn scripts() -> impl Strategy<Value = Script> {
-    let layer =
-        (1usize..14, 0usize..5, 1u64..30).prop_map(|(experts, top_k, slot_bytes)| LayerSize {
-            experts,
-            top_k,
-            slot_bytes,
-        });
+    let layer = (1usize..14, 0usize..5, 1u64..30).prop_map(|(experts, top_k, slot_bytes)| LayerSize {
+        experts,
+        top_k,
+        slot_bytes,
+    });
     let union = prop::collection::vec(any::<u32>(), 0..14);
     (
         prop::collection::vec(layer, 1..5),
@@ -147,33 +146,17 @@ impl<'a> Model<'a> {
     fn check_command(&mut self, command: Command) {
         match command {
             Command::Evict(key) => {
-                assert_eq!(
-                    self.state.remove(&key),
-                    Some(SlotState::Ready),
-                    "evicted {key:?}"
-                );
-                assert_eq!(
-                    self.leases.get(&key).copied().unwrap_or(0),
-                    0,
-                    "leased {key:?}"
-                );
+                assert_eq!(self.state.remove(&key), Some(SlotState::Ready), "evicted {key:?}");
+                assert_eq!(self.leases.get(&key).copied().unwrap_or(0), 0, "leased {key:?}");
                 let needed = self.union.contains(&key) && !self.handed_out.contains(&key);
                 assert!(!needed, "{key:?} was not handed out yet");
             }
             Command::Load(key) => {
                 assert!(self.union.contains(&key), "{key:?} was not asked for");
-                assert_eq!(
-                    self.state.insert(key, SlotState::Loading),
-                    None,
-                    "loaded {key:?}"
-                );
+                assert_eq!(self.state.insert(key, SlotState::Loading), None, "loaded {key:?}");
             }
             Command::HandOut(key) => {
-                assert_eq!(
-                    self.state.get(&key),
-                    Some(&SlotState::Ready),
-                    "handed out {key:?}"
-                );
+                assert_eq!(self.state.get(&key), Some(&SlotState::Ready), "handed out {key:?}");
                 assert!(self.union.contains(&key), "{key:?} was not asked for");
                 assert!(self.handed_out.insert(key), "{key:?} twice");
                 *self.leases.entry(key).or_default() += 1;
@@ -181,19 +164,14 @@ impl<'a> Model<'a> {
         }
         let layers = self.script.layers.iter();
         let reserved = layers.zip(self.used());
-        let reserved: u64 = reserved
-            .map(|(size, used)| size.bytes(used.max(size.slots_floor())))
-            .sum();
+        let reserved: u64 = reserved.map(|(size, used)| size.bytes(used.max(size.slots_floor()))).sum();
         assert!(reserved <= self.machine.budget_bytes(), "over budget");
     }
 
     fn check_agreement(&self) {
         let layers = self.script.layers.iter().enumerate();
         for key in layers.flat_map(|(layer, size)| {
-            (0..size.experts as u32).map(move |expert| Key {
-                layer: layer as u32,
-                expert,
-            })
+            (0..size.experts as u32).map(move |expert| Key { layer: layer as u32, expert })
         }) {
             let state = self.state.get(&key).copied().unwrap_or_default();
             assert_eq!(self.machine.state(key), state, "{key:?}");
@@ -201,10 +179,7 @@ impl<'a> Model<'a> {
             assert_eq!(self.machine.leases(key), leases, "{key:?}");
         }
         let counts = self.machine.counts();
-        assert_eq!(
-            (counts.hits, counts.hits + counts.misses),
-            (self.hits, self.asked)
-        );
+        assert_eq!((counts.hits, counts.hits + counts.misses), (self.hits, self.asked));
         let evicted = self.log.iter().filter(|c| matches!(c, Command::Evict(_)));
         assert_eq!(counts.evictions, evicted.count() as u64);
     }
@@ -232,10 +207,7 @@ impl<'a> Model<'a> {
                 _ => {}
             }
         }
-        assert_eq!(
-            self.handed_out, self.union,
-            "each exactly once, all of them"
-        );
+        assert_eq!(self.handed_out, self.union, "each exactly once, all of them");
     }
 
     fn release_all(&mut self, layer: u32) {
@@ -355,21 +327,13 @@ fn check(
     steps: &[(u32, &[u32])],
     expected: &[&str],
 ) {
-    let layers: Vec<LayerSize> = layers
-        .iter()
-        .map(|&(experts, top_k, slot_bytes)| LayerSize {
-            experts,
-            top_k,
-            slot_bytes,
-        })
-        .collect();
+    let layers: Vec<LayerSize> =
+        layers.iter().map(|&(experts, top_k, slot_bytes)| LayerSize { experts, top_k, slot_bytes }).collect();
     let mut machine = Machine::new(&layers, budget_bytes, by_name(policy).unwrap()).unwrap();
     let mut got = Vec::new();
     for &(layer, union) in steps {
         let mut commands = Vec::new();
-        machine
-            .apply(Event::Begin { layer, union }, &mut commands)
-            .unwrap();
+        machine.apply(Event::Begin { layer, union }, &mut commands).unwrap();
         let mut done = 0;
         let mut text = Vec::new();
         while done < commands.len() {
@@ -398,12 +362,7 @@ fn scripted_runs() {
         30,
         "lru",
         &[(0, &[3, 1]), (0, &[1, 2]), (0, &[4, 5]), (0, &[4, 4, 5])],
-        &[
-            "+0.3 +0.1 !0.3 !0.1",
-            "+0.2 !0.1 !0.2",
-            "-0.3 -0.1 +0.4 +0.5 !0.4 !0.5",
-            "!0.4 !0.5",
-        ],
+        &["+0.3 +0.1 !0.3 !0.1", "+0.2 !0.1 !0.2", "-0.3 -0.1 +0.4 +0.5 !0.4 !0.5", "!0.4 !0.5"],
     );
     // Two slots, four experts: the two with the lowest numbers pass, the others stay.
     check(
@@ -411,23 +370,14 @@ fn scripted_runs() {
         20,
         "dfreq",
         &[(0, &[5, 1, 6, 2]), (0, &[5, 6])],
-        &[
-            "+0.1 +0.2 !0.1 !0.2 -0.1 +0.5 -0.2 +0.6 !0.5 !0.6",
-            "!0.5 !0.6",
-        ],
+        &["+0.1 +0.2 !0.1 !0.2 -0.1 +0.5 -0.2 +0.6 !0.5 !0.6", "!0.5 !0.6"],
     );
     // Layer 0 borrows what layer 1 does not use, and gives it back, but no more than that.
     check(
         &[(4, 1, 10), (4, 1, 10)],
         40,
         "lru",
-        &[
-            (0, &[0, 1, 2]),
-            (1, &[0, 1]),
-            (0, &[0, 1]),
-            (1, &[2, 3]),
-            (0, &[0, 1]),
-        ],
+        &[(0, &[0, 1, 2]), (1, &[0, 1]), (0, &[0, 1]), (1, &[2, 3]), (0, &[0, 1])],
         &[
             "+0.0 +0.1 +0.2 !0.0 !0.1 !0.2",
             "-0.0 +1.0 +1.1 !1.0 !1.1",
@@ -455,45 +405,25 @@ fn scripted_runs() {
         30,
         "dfreq",
         &[(0, &[0, 1, 2]), (0, &[0, 1, 2, 3, 4])],
-        &[
-            "+0.0 +0.1 +0.2 !0.0 !0.1 !0.2",
-            "!0.0 !0.1 !0.2 -0.0 +0.3 -0.1 +0.4 !0.3 !0.4",
-        ],
+        &["+0.0 +0.1 +0.2 !0.0 !0.1 !0.2", "!0.0 !0.1 !0.2 -0.0 +0.3 -0.1 +0.4 !0.3 !0.4"],
     );
 }
 
 /// Cyclic scans over more layers than a shared LRU could hold: floors keep their hits.
 #[test]
 fn cyclic_scan_still_hits() {
-    let layers = [LayerSize {
-        experts: 8,
-        top_k: 2,
-        slot_bytes: 10,
-    }; 6];
+    let layers = [LayerSize { experts: 8, top_k: 2, slot_bytes: 10 }; 6];
     for policy in calypte_residency::policy::NAMES {
-        let mut machine =
-            Machine::new(&layers, floor_bytes(&layers) + 30, by_name(policy).unwrap()).unwrap();
+        let mut machine = Machine::new(&layers, floor_bytes(&layers) + 30, by_name(policy).unwrap()).unwrap();
         for _pass in 0..4 {
             for layer in 0..6 {
                 let mut commands = Vec::new();
-                machine
-                    .apply(
-                        Event::Begin {
-                            layer,
-                            union: &[1, 2],
-                        },
-                        &mut commands,
-                    )
-                    .unwrap();
+                machine.apply(Event::Begin { layer, union: &[1, 2] }, &mut commands).unwrap();
                 let mut done = 0;
                 while done < commands.len() {
                     match commands[done] {
-                        Command::Load(key) => {
-                            machine.apply(Event::Landed(key), &mut commands).unwrap()
-                        }
-                        Command::HandOut(key) => {
-                            machine.apply(Event::Released(key), &mut commands).unwrap()
-                        }
+                        Command::Load(key) => machine.apply(Event::Landed(key), &mut commands).unwrap(),
+                        Command::HandOut(key) => machine.apply(Event::Released(key), &mut commands).unwrap(),
                         Command::Evict(_) => {}
                     }
                     done += 1;
@@ -501,68 +431,33 @@ fn cyclic_scan_still_hits() {
             }
         }
         let counts = machine.counts();
-        assert_eq!(
-            (counts.hits, counts.misses, counts.evictions),
-            (36, 12, 0),
-            "{policy}"
-        );
+        assert_eq!((counts.hits, counts.misses, counts.evictions), (36, 12, 0), "{policy}");
     }
 }
 
 #[test]
 fn refuses_what_does_not_exist() {
-    let layers = [LayerSize {
-        experts: 4,
-        top_k: 2,
-        slot_bytes: 10,
-    }; 2];
+    let layers = [LayerSize { experts: 4, top_k: 2, slot_bytes: 10 }; 2];
     let mut machine = Machine::new(&layers, 40, by_name("lru").unwrap()).unwrap();
     let mut commands = Vec::new();
     let unknown: [Event<'_>; 5] = [
-        Event::Begin {
-            layer: 0,
-            union: &[1, 4],
-        },
-        Event::Begin {
-            layer: 2,
-            union: &[],
-        },
-        Event::Landed(Key {
-            layer: 0,
-            expert: 4,
-        }),
-        Event::Failed(Key {
-            layer: 9,
-            expert: 0,
-        }),
-        Event::Released(Key {
-            layer: 1,
-            expert: u32::MAX,
-        }),
+        Event::Begin { layer: 0, union: &[1, 4] },
+        Event::Begin { layer: 2, union: &[] },
+        Event::Landed(Key { layer: 0, expert: 4 }),
+        Event::Failed(Key { layer: 9, expert: 0 }),
+        Event::Released(Key { layer: 1, expert: u32::MAX }),
     ];
     for event in unknown {
         assert!(machine.apply(event, &mut commands).is_err(), "{event:?}");
     }
     // Events that fit no state change nothing.
-    let known = Key {
-        layer: 0,
-        expert: 1,
-    };
-    for event in [
-        Event::Landed(known),
-        Event::Failed(known),
-        Event::Released(known),
-        Event::Stalled,
-        Event::Abort,
-    ] {
+    let known = Key { layer: 0, expert: 1 };
+    for event in
+        [Event::Landed(known), Event::Failed(known), Event::Released(known), Event::Stalled, Event::Abort]
+    {
         machine.apply(event, &mut commands).unwrap();
     }
     assert_eq!((commands, machine.used_bytes()), (Vec::new(), 0));
     let refused = Machine::new(&layers, 39, by_name("lru").unwrap()).map(|_| ());
-    assert!(
-        refused
-            .unwrap_err()
-            .to_string()
-            .contains("at least 1 bytes")
-    );
+    assert!(refused.unwrap_err().to_string().contains("at least 1 bytes"));
 }

@@ -17,20 +17,8 @@ const ROUNDING: f64 = 1e-12;
 type Step = (u32, Vec<u32>, u32);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec(
-        (
-            0..LAYERS,
-            prop::collection::btree_set(0u32..9, 1..5),
-            0u32..9,
-        ),
-        1..120,
-    )
-    .prop_map(|steps| {
-        steps
-            .into_iter()
-            .map(|(l, u, e)| (l, u.into_iter().collect(), e))
-            .collect()
-    })
+    prop::collection::vec((0..LAYERS, prop::collection::btree_set(0u32..9, 1..5), 0u32..9), 1..120)
+        .prop_map(|steps| steps.into_iter().map(|(l, u, e)| (l, u.into_iter().collect(), e)).collect())
 }
 
 /// All uses of every expert, and who is a candidate.
@@ -78,10 +66,7 @@ fn check(mut policy: impl Evict, steps: &[Step], value: fn(&[u64]) -> f64) {
             policy.unpinned(key);
             naive.candidates.insert(key);
         }
-        let gone = Key {
-            layer,
-            expert: *evicted,
-        };
+        let gone = Key { layer, expert: *evicted };
         if naive.candidates.remove(&gone) {
             policy.evicted(gone);
         }
@@ -93,10 +78,7 @@ fn check(mut policy: impl Evict, steps: &[Step], value: fn(&[u64]) -> f64) {
 
 /// The first of the lowest values, where `values` is in the order of preference.
 fn check_victim(victim: Option<Key>, values: &[(Key, f64)]) {
-    let lowest = values
-        .iter()
-        .map(|(_, value)| *value)
-        .fold(f64::INFINITY, f64::min);
+    let lowest = values.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
     let Some(victim) = victim else {
         return assert!(values.is_empty());
     };
@@ -105,21 +87,13 @@ fn check_victim(victim: Option<Key>, values: &[(Key, f64)]) {
     let close = |a: f64, b: f64, tolerance: f64| (a - b).abs() <= tolerance * b.abs();
     let worth = values[chosen].1;
     assert!(close(worth, lowest, TOLERANCE), "{victim:?} in {values:?}");
-    let first = values
-        .iter()
-        .position(|(_, value)| close(*value, worth, ROUNDING));
-    assert_eq!(
-        first,
-        Some(chosen),
-        "ties go to the first: {victim:?} in {values:?}"
-    );
+    let first = values.iter().position(|(_, value)| close(*value, worth, ROUNDING));
+    assert_eq!(first, Some(chosen), "ties go to the first: {victim:?} in {values:?}");
 }
 
 /// Higher is more recent.
 fn recency(ages: &[u64]) -> f64 {
-    ages.iter()
-        .min()
-        .map_or(f64::NEG_INFINITY, |age| -(*age as f64))
+    ages.iter().min().map_or(f64::NEG_INFINITY, |age| -(*age as f64))
 }
 
 fn decayed_count(ages: &[u64]) -> f64 {

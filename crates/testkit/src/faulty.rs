@@ -10,8 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use calypte_disk::{
-    Backend, Completion, Counters, DiskError, Extent, FailedRead, Failure, FileId, IoMode,
-    ReadRequest,
+    Backend, Completion, Counters, DiskError, Extent, FailedRead, Failure, FileId, IoMode, ReadRequest,
 };
 
 /// What a buffer is filled with between the two halves of [`Fault::ShortThenOk`]: nobody may see it.
@@ -80,10 +79,7 @@ impl FaultScript {
     }
 
     fn fault(&self, read: u64) -> Option<Fault> {
-        let every = self
-            .every_from
-            .filter(|(from, _)| read >= *from)
-            .map(|(_, fault)| fault);
+        let every = self.every_from.filter(|(from, _)| read >= *from).map(|(_, fault)| fault);
         self.faults.get(&read).copied().or(every)
     }
 }
@@ -118,14 +114,7 @@ impl FaultyBackend {
     /// Wraps `inner`. Use with [`calypte_disk::Disk::map_backend`].
     pub fn new(inner: Box<dyn Backend>, script: FaultScript) -> FaultyBackend {
         let random = script.shuffle.unwrap_or(0);
-        FaultyBackend {
-            inner,
-            script,
-            next_read: 0,
-            under: HashMap::new(),
-            held: VecDeque::new(),
-            random,
-        }
+        FaultyBackend { inner, script, next_read: 0, under: HashMap::new(), held: VecDeque::new(), random }
     }
 
     /// Reads submitted so far.
@@ -139,11 +128,7 @@ impl FaultyBackend {
             Some(Fault::HoldBack(reads)) => (None, reads),
             _ => (None, 0),
         };
-        self.held.push_back(Held {
-            completion,
-            until,
-            behind,
-        });
+        self.held.push_back(Held { completion, until, behind });
     }
 
     /// Takes a completion of the wrapped backend.
@@ -155,26 +140,10 @@ impl FaultyBackend {
             (Ok(part), Some(extents)) => {
                 let mut buffer = part.into_buffer();
                 buffer.as_mut_slice().fill(GARBAGE);
-                self.under.insert(
-                    completion.ticket,
-                    Under {
-                        whole: None,
-                        ..under
-                    },
-                );
-                self.inner.submit(ReadRequest {
-                    ticket: completion.ticket,
-                    extents,
-                    buffer,
-                });
+                self.under.insert(completion.ticket, Under { whole: None, ..under });
+                self.inner.submit(ReadRequest { ticket: completion.ticket, extents, buffer });
             }
-            (result, _) => self.hold(
-                Completion {
-                    ticket: under.ticket,
-                    result,
-                },
-                under.fault,
-            ),
+            (result, _) => self.hold(Completion { ticket: under.ticket, result }, under.fault),
         }
     }
 
@@ -182,9 +151,8 @@ impl FaultyBackend {
     fn hand_out(&mut self, nothing_else: bool) -> Option<Completion> {
         let now = Instant::now();
         let due = |held: &Held| held.until.is_none_or(|until| until <= now);
-        let mut free: Vec<usize> = (0..self.held.len())
-            .filter(|&i| self.held[i].behind == 0 && due(&self.held[i]))
-            .collect();
+        let mut free: Vec<usize> =
+            (0..self.held.len()).filter(|&i| self.held[i].behind == 0 && due(&self.held[i])).collect();
         if free.is_empty() && nothing_else && self.held.iter().all(|held| held.until.is_none()) {
             // Everything left waits for others that will never come.
             free.extend((0..self.held.len()).take(1));
@@ -215,41 +183,19 @@ impl Backend for FaultyBackend {
         let read = self.next_read;
         self.next_read += 1;
         let fault = self.script.fault(read);
-        let ReadRequest {
-            ticket,
-            extents,
-            buffer,
-        } = request;
+        let ReadRequest { ticket, extents, buffer } = request;
         if let Some(Fault::Fail(kind)) = fault {
-            let result = Err(FailedRead {
-                error: error(kind, &extents),
-                buffer,
-            });
+            let result = Err(FailedRead { error: error(kind, &extents), buffer });
             return self.hold(Completion { ticket, result }, None);
         }
         let (now, whole) = match (fault, extents.first()) {
-            (Some(Fault::ShortThenOk), Some(first)) => (
-                vec![Extent {
-                    len: first.len / 2,
-                    ..*first
-                }],
-                Some(extents),
-            ),
+            (Some(Fault::ShortThenOk), Some(first)) => {
+                (vec![Extent { len: first.len / 2, ..*first }], Some(extents))
+            }
             _ => (extents, None),
         };
-        self.under.insert(
-            read,
-            Under {
-                ticket,
-                fault,
-                whole,
-            },
-        );
-        self.inner.submit(ReadRequest {
-            ticket: read,
-            extents: now,
-            buffer,
-        });
+        self.under.insert(read, Under { ticket, fault, whole });
+        self.inner.submit(ReadRequest { ticket: read, extents: now, buffer });
     }
 
     fn poll(&mut self) -> Option<Completion> {
@@ -296,31 +242,17 @@ impl Backend for FaultyBackend {
 
 /// The error that a read of `extents` fails with.
 fn error(kind: FaultKind, extents: &[Extent]) -> DiskError {
-    let first = extents.first().copied().unwrap_or(Extent {
-        file: FileId(0),
-        offset: 0,
-        len: 0,
-    });
+    let first = extents.first().copied().unwrap_or(Extent { file: FileId(0), offset: 0, len: 0 });
     let failure = match kind {
-        FaultKind::Truncated => Failure::Truncated {
-            file_bytes: first.offset + first.len / 2,
-        },
+        FaultKind::Truncated => Failure::Truncated { file_bytes: first.offset + first.len / 2 },
         FaultKind::Gone => Failure::Gone,
         FaultKind::Permission => Failure::Permission,
         FaultKind::OutOfDescriptors => Failure::OutOfDescriptors,
-        FaultKind::TimedOut => Failure::TimedOut {
-            deadline_ms: 0,
-            cause: "injected".to_owned(),
-        },
+        FaultKind::TimedOut => Failure::TimedOut { deadline_ms: 0, cause: "injected".to_owned() },
         FaultKind::Io => Failure::Io(io::Error::other("injected")),
     };
     let path = Path::new("faulty").join(first.file.0.to_string());
-    DiskError {
-        path,
-        offset: first.offset,
-        len: first.len,
-        failure,
-    }
+    DiskError { path, offset: first.offset, len: first.len, failure }
 }
 
 #[cfg(test)]
@@ -338,23 +270,11 @@ mod tests {
         let mut disk = disk.map_backend(|inner| Box::new(FaultyBackend::new(inner, script)));
         for ticket in 0..READS {
             let extents = vec![
-                Extent {
-                    file: FileId(0),
-                    offset: 10 + 200 * ticket,
-                    len: 100,
-                },
-                Extent {
-                    file: FileId(0),
-                    offset: 150 + 200 * ticket,
-                    len: 3,
-                },
+                Extent { file: FileId(0), offset: 10 + 200 * ticket, len: 100 },
+                Extent { file: FileId(0), offset: 150 + 200 * ticket, len: 3 },
             ];
             let buffer = Buffer::with_capacity(disk.buffer_bytes(&extents));
-            disk.submit(ReadRequest {
-                ticket,
-                extents,
-                buffer,
-            });
+            disk.submit(ReadRequest { ticket, extents, buffer });
         }
         let mut said = Vec::new();
         while disk.in_flight() > 0 {
@@ -390,32 +310,17 @@ mod tests {
         check_both(s(), "0, 1, 2, 3");
         // A failure is known at once, before anything was read.
         check_both(s().at(1, Fault::Fail(FaultKind::Io)), "1 io, 0, 2, 3");
-        check_both(
-            s().from(2, Fault::Fail(FaultKind::Gone)),
-            "2 gone, 3 gone, 0, 1",
-        );
-        let kinds = [
-            FaultKind::Truncated,
-            FaultKind::Permission,
-            FaultKind::OutOfDescriptors,
-            FaultKind::TimedOut,
-        ];
-        let all = kinds.iter().zip(0..).fold(s(), |script, (kind, read)| {
-            script.at(read, Fault::Fail(*kind))
-        });
-        check_both(
-            all,
-            "0 truncated, 1 permission, 2 out-of-descriptors, 3 timed-out",
-        );
+        check_both(s().from(2, Fault::Fail(FaultKind::Gone)), "2 gone, 3 gone, 0, 1");
+        let kinds =
+            [FaultKind::Truncated, FaultKind::Permission, FaultKind::OutOfDescriptors, FaultKind::TimedOut];
+        let all = kinds.iter().zip(0..).fold(s(), |script, (kind, read)| script.at(read, Fault::Fail(*kind)));
+        check_both(all, "0 truncated, 1 permission, 2 out-of-descriptors, 3 timed-out");
         check_both(s().at(0, Fault::HoldBack(2)), "1, 2, 0, 3");
         check_both(s().at(3, Fault::HoldBack(9)), "0, 1, 2, 3");
         check_both(s().from(0, Fault::HoldBack(9)), "0, 1, 2, 3");
         check_both(s().at(0, Fault::ShortThenOk), "1, 2, 3, 0");
         check_both(s().from(0, Fault::ShortThenOk), "0, 1, 2, 3");
-        check_both(
-            s().at(1, Fault::Delay(Duration::from_millis(30))),
-            "0, 2, 3, 1",
-        );
+        check_both(s().at(1, Fault::Delay(Duration::from_millis(30))), "0, 2, 3, 1");
         check_both(s().shuffle(5), "2, 1, 3, 0");
     }
 }

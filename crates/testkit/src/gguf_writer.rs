@@ -59,13 +59,7 @@ impl Default for GgufWriter {
 impl GgufWriter {
     /// An empty file of version 3 with the usual alignment of 32 bytes.
     pub fn new() -> Self {
-        GgufWriter {
-            version: 3,
-            alignment: 32,
-            keys: Vec::new(),
-            tensors: Vec::new(),
-            counts: [None; 2],
-        }
+        GgufWriter { version: 3, alignment: 32, keys: Vec::new(), tensors: Vec::new(), counts: [None; 2] }
     }
 
     /// Sets the version.
@@ -140,16 +134,8 @@ impl GgufWriter {
     pub fn header(&self) -> Vec<u8> {
         let mut out = b"GGUF".to_vec();
         out.extend(self.version.to_le_bytes());
-        out.extend(
-            self.counts[0]
-                .unwrap_or(self.tensors.len() as u64)
-                .to_le_bytes(),
-        );
-        out.extend(
-            self.counts[1]
-                .unwrap_or(self.keys.len() as u64)
-                .to_le_bytes(),
-        );
+        out.extend(self.counts[0].unwrap_or(self.tensors.len() as u64).to_le_bytes());
+        out.extend(self.counts[1].unwrap_or(self.keys.len() as u64).to_le_bytes());
         for (name, value) in &self.keys {
             put_text(&mut out, name);
             put_value(&mut out, value);
@@ -171,8 +157,7 @@ impl GgufWriter {
     /// The whole file.
     pub fn build(&self) -> Vec<u8> {
         let mut out = self.header();
-        let pad =
-            |out: &mut Vec<u8>| out.resize(out.len().next_multiple_of(self.alignment as usize), 0);
+        let pad = |out: &mut Vec<u8>| out.resize(out.len().next_multiple_of(self.alignment as usize), 0);
         for t in &self.tensors {
             pad(&mut out);
             out.extend(&t.data);

@@ -1,6 +1,8 @@
 //! What the tests of the other crates share: faulty disks, and writers of small model files.
 //!
-//! Nothing here is ever shipped; other crates depend on it for their tests only.
+//! Other crates depend on it for their tests only.
+//!
+//! What must never live here: anything that ships.
 
 pub mod faulty;
 pub mod gguf_writer;

@@ -61,10 +61,7 @@ impl SafetensorsWriter {
 
     /// The whole file. Names must be plain ASCII.
     pub fn build(&self) -> Vec<u8> {
-        let (mut entries, mut data) = (
-            vec![r#""__metadata__":{"format":"pt"}"#.to_owned()],
-            Vec::new(),
-        );
+        let (mut entries, mut data) = (vec![r#""__metadata__":{"format":"pt"}"#.to_owned()], Vec::new());
         for t in &self.tensors {
             let start = data.len() as u64;
             data.extend(&t.data);

@@ -68,7 +68,8 @@ fn dependencies_go_one_way() {
         ("testkit", &["disk", "quant"]),
     ]);
     for name in crates() {
-        let allowed = allowed.get(name.as_str()).unwrap_or_else(|| panic!("crates/{name} is not in the map: draw it"));
+        let allowed =
+            allowed.get(name.as_str()).unwrap_or_else(|| panic!("crates/{name} is not in the map: draw it"));
         for edge in edges(&name) {
             assert!(allowed.contains(&edge.as_str()), "crates/{name} must not depend on crates/{edge}");
         }
@@ -84,7 +85,11 @@ fn unsafe_code_stays_in_two_rooms_and_gives_its_reasons() {
             let unsafe_lines = code.filter(|l| l.contains("unsafe {") || l.contains("unsafe impl")).count();
             if name == "kernels" || name == "disk" {
                 let reasons = text.matches("SAFETY:").count();
-                assert!(reasons >= unsafe_lines, "{}: {unsafe_lines} unsafe, {reasons} reasons", file.display());
+                assert!(
+                    reasons >= unsafe_lines,
+                    "{}: {unsafe_lines} unsafe, {reasons} reasons",
+                    file.display()
+                );
             } else {
                 assert_eq!(unsafe_lines, 0, "{} holds unsafe code", file.display());
             }

@@ -41,11 +41,7 @@ fn is_printable(byte: u8) -> bool {
 /// The character that stands for `byte` in a byte-level vocabulary.
 pub(crate) fn byte_to_char(byte: u8) -> char {
     let unprintable_before = (0..byte).filter(|&b| !is_printable(b)).count() as u32;
-    let code = if is_printable(byte) {
-        u32::from(byte)
-    } else {
-        FIRST_SUBSTITUTE + unprintable_before
-    };
+    let code = if is_printable(byte) { u32::from(byte) } else { FIRST_SUBSTITUTE + unprintable_before };
     char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
@@ -64,11 +60,7 @@ fn char_to_byte(c: char) -> Option<u8> {
 pub(crate) fn byte_token(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     let plain = digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_hexdigit());
-    if plain {
-        u8::from_str_radix(digits, 16).ok()
-    } else {
-        None
-    }
+    if plain { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
 #[cfg(test)]
@@ -99,9 +91,6 @@ mod tests {
         for byte in 0..=u8::MAX {
             assert_eq!(char_to_byte(byte_to_char(byte)), Some(byte));
         }
-        assert_eq!(
-            [b' ', b'\n', 0, 0x7f].map(byte_to_char),
-            ['Ġ', 'Ċ', 'Ā', 'ġ']
-        );
+        assert_eq!([b' ', b'\n', 0, 0x7f].map(byte_to_char), ['Ġ', 'Ċ', 'Ā', 'ġ']);
     }
 }

@@ -50,9 +50,7 @@ pub enum TextError {
         supported: &'static str,
     },
     /// The checkpoint came without a tokenizer.
-    #[error(
-        "this checkpoint has no tokenizer; put its tokenizer.json beside the weights, or use token ids"
-    )]
+    #[error("this checkpoint has no tokenizer; put its tokenizer.json beside the weights, or use token ids")]
     NoTokenizer,
     /// A token id that the vocabulary does not have.
     #[error("token id {id} is not in the vocabulary of {vocab_size} ids")]

@@ -26,22 +26,12 @@ pub(crate) mod token_type {
 }
 
 /// Control tokens that end an assistant's turn under any model that has them. GGUF files often name only one end token.
-const END_OF_TURN: &[&str] = &[
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-];
+const END_OF_TURN: &[&str] =
+    &["<|im_end|>", "<|eot_id|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>"];
 
 /// Error about one metadata key.
 pub(crate) fn bad(key: &str, reason: String) -> TextError {
-    TextError::Tokenizer {
-        file: format!("GGUF metadata tokenizer.ggml.{key}"),
-        reason,
-    }
+    TextError::Tokenizer { file: format!("GGUF metadata tokenizer.ggml.{key}"), reason }
 }
 
 /// Builds the tokenizer.
@@ -51,23 +41,14 @@ pub(crate) fn parse(meta: &GgufTokenizer) -> Result<Parts, TextError> {
         "gpt2" => {
             let rules = splitting(meta.pre.as_deref())?;
             let add_bos = rules.add_bos;
-            (
-                Encoder::Pieces(Box::new(byte_level(meta, rules)?)),
-                Spelling::ByteLevel,
-                add_bos,
-            )
+            (Encoder::Pieces(Box::new(byte_level(meta, rules)?)), Spelling::ByteLevel, add_bos)
         }
-        "llama" => (
-            Encoder::SentencePiece(Box::new(SentencePiece::new(meta)?)),
-            Spelling::SentencePiece,
-            true,
-        ),
+        "llama" => {
+            (Encoder::SentencePiece(Box::new(SentencePiece::new(meta)?)), Spelling::SentencePiece, true)
+        }
         other => {
             let supported = "gpt2 (byte-level BPE), llama (SentencePiece BPE)";
-            return Err(TextError::UnsupportedModel {
-                found: other.to_owned(),
-                supported,
-            });
+            return Err(TextError::UnsupportedModel { found: other.to_owned(), supported });
         }
     };
     let mut vocabulary = Vocabulary::new(entries(meta, spelling));
@@ -75,11 +56,7 @@ pub(crate) fn parse(meta: &GgufTokenizer) -> Result<Parts, TextError> {
     let (bos, eos) = (meta.bos.filter(known), meta.eos.filter(known));
     let mut end_ids: Vec<u32> = eos.into_iter().chain(meta.eot.filter(known)).collect();
     for name in END_OF_TURN {
-        end_ids.extend(
-            vocabulary
-                .id_of(name)
-                .filter(|&id| vocabulary.is_special(id)),
-        );
+        end_ids.extend(vocabulary.id_of(name).filter(|&id| vocabulary.is_special(id)));
     }
     for &id in bos.iter().chain(&end_ids) {
         vocabulary.mark_special(id);
@@ -98,29 +75,17 @@ pub(crate) fn parse(meta: &GgufTokenizer) -> Result<Parts, TextError> {
 
 /// Type of token `id`.
 pub(crate) fn kind(meta: &GgufTokenizer, id: usize) -> i32 {
-    meta.token_types
-        .get(id)
-        .copied()
-        .unwrap_or(token_type::NORMAL)
+    meta.token_types.get(id).copied().unwrap_or(token_type::NORMAL)
 }
 
 fn check_sizes(meta: &GgufTokenizer) -> Result<(), TextError> {
     let size = meta.tokens.len();
     if size == 0 || size > VOCAB_SIZE_MAX {
-        return Err(bad(
-            "tokens",
-            format!("{size} tokens, expected 1 to {VOCAB_SIZE_MAX}"),
-        ));
+        return Err(bad("tokens", format!("{size} tokens, expected 1 to {VOCAB_SIZE_MAX}")));
     }
-    for (key, len) in [
-        ("token_type", meta.token_types.len()),
-        ("scores", meta.scores.len()),
-    ] {
+    for (key, len) in [("token_type", meta.token_types.len()), ("scores", meta.scores.len())] {
         if len != 0 && len != size {
-            return Err(bad(
-                key,
-                format!("{len} values, expected one for each of the {size} tokens"),
-            ));
+            return Err(bad(key, format!("{len} values, expected one for each of the {size} tokens")));
         }
     }
     Ok(())
@@ -129,44 +94,24 @@ fn check_sizes(meta: &GgufTokenizer) -> Result<(), TextError> {
 fn entries(meta: &GgufTokenizer, spelling: Spelling) -> Vec<Option<Entry>> {
     let entry = |(id, content): (usize, &String)| {
         let kind = kind(meta, id);
-        let whole = matches!(
-            kind,
-            token_type::CONTROL | token_type::USER_DEFINED | token_type::UNKNOWN
-        );
-        let bytes = if whole {
-            content.clone().into_bytes()
-        } else {
-            spelling.bytes(content)
-        };
+        let whole = matches!(kind, token_type::CONTROL | token_type::USER_DEFINED | token_type::UNKNOWN);
+        let bytes = if whole { content.clone().into_bytes() } else { spelling.bytes(content) };
         let special = matches!(kind, token_type::CONTROL | token_type::UNKNOWN);
-        Some(Entry {
-            content: content.clone(),
-            bytes,
-            special,
-        })
+        Some(Entry { content: content.clone(), bytes, special })
     };
     meta.tokens.iter().enumerate().map(entry).collect()
 }
 
-fn byte_level(
-    meta: &GgufTokenizer,
-    rules: crate::pretokenizer::Splitting,
-) -> Result<Pieces, TextError> {
+fn byte_level(meta: &GgufTokenizer, rules: crate::pretokenizer::Splitting) -> Result<Pieces, TextError> {
     let mut first_ids: HashMap<&str, u32> = HashMap::with_capacity(meta.tokens.len());
     for (id, token) in (0u32..).zip(&meta.tokens) {
         first_ids.entry(token).or_insert(id); // padding entries repeat strings: the first id is the one in use
     }
     check_alphabet(|c| first_ids.contains_key(c)).map_err(|reason| bad("tokens", reason))?;
     let merges = merges(meta, &first_ids)?;
-    let vocab: Vocab = first_ids
-        .into_iter()
-        .map(|(token, id)| (token.to_owned(), id))
-        .collect();
+    let vocab: Vocab = first_ids.into_iter().map(|(token, id)| (token.to_owned(), id)).collect();
     let failed = |e: tokenizers::Error| bad("merges", e.to_string());
-    let model = BPE::builder()
-        .vocab_and_merges(vocab, merges)
-        .ignore_merges(rules.ignore_merges)
-        .build();
+    let model = BPE::builder().vocab_and_merges(vocab, merges).ignore_merges(rules.ignore_merges).build();
     let mut inner = tokenizers::Tokenizer::new(model.map_err(failed)?);
     inner.with_normalizer(rules.normalizer).map_err(failed)?;
     inner.with_pre_tokenizer(Some(rules.pre_tokenizer));
@@ -178,18 +123,11 @@ fn merges(meta: &GgufTokenizer, ids: &HashMap<&str, u32>) -> Result<Merges, Text
     let parse = |(i, merge): (usize, &String)| {
         let pair = merge.split_once(' ');
         let known = |(a, b): &(&str, &str)| {
-            ids.contains_key(a)
-                && ids.contains_key(b)
-                && ids.contains_key(format!("{a}{b}").as_str())
+            ids.contains_key(a) && ids.contains_key(b) && ids.contains_key(format!("{a}{b}").as_str())
         };
-        let pair = pair
-            .filter(known)
-            .map(|(a, b)| (a.to_owned(), b.to_owned()));
-        let reason = || {
-            format!(
-                "entry {i} is '{merge}', expected two tokens and a space, whose joint is a token"
-            )
-        };
+        let pair = pair.filter(known).map(|(a, b)| (a.to_owned(), b.to_owned()));
+        let reason =
+            || format!("entry {i} is '{merge}', expected two tokens and a space, whose joint is a token");
         pair.ok_or_else(|| bad("merges", reason()))
     };
     meta.merges.iter().enumerate().map(parse).collect()

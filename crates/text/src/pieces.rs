@@ -1,8 +1,6 @@
 //! The encoding pipeline of the `tokenizers` crate, with special tokens parsed or not per call.
 
-use tokenizers::{
-    AddedVocabulary, Model as _, OffsetReferential, OffsetType, PreTokenizer as _, Token,
-};
+use tokenizers::{AddedVocabulary, Model as _, OffsetReferential, OffsetType, PreTokenizer as _, Token};
 
 use crate::error::TextError;
 use crate::tokenizer::Specials;
@@ -29,11 +27,7 @@ impl Pieces {
         tokenizers::utils::parallelism::set_parallelism(false);
         let mut plain = inner.get_added_vocabulary().clone();
         plain.set_encode_special_tokens(true);
-        Self {
-            inner,
-            plain,
-            unknown,
-        }
+        Self { inner, plain, unknown }
     }
 
     pub(crate) fn encode(
@@ -54,42 +48,29 @@ impl Pieces {
             }
             pieces.tokenize(|piece| self.tokenize(piece.get(), vocabulary))
         };
-        run(&mut pieces).map_err(|e| TextError::Encode {
-            reason: e.to_string(),
-        })?;
+        run(&mut pieces).map_err(|e| TextError::Encode { reason: e.to_string() })?;
         let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
-        Ok(splits
-            .iter()
-            .filter_map(|(_, _, tokens)| tokens.as_ref())
-            .flatten()
-            .map(|t| t.id)
-            .collect())
+        Ok(splits.iter().filter_map(|(_, _, tokens)| tokens.as_ref()).flatten().map(|t| t.id).collect())
     }
 
     /// Tokens of one piece. A piece that spells a special token may be in the model's own vocabulary; it is cut in two,
     /// so that a look-alike never becomes the real one.
     fn tokenize(&self, piece: &str, vocabulary: &Vocabulary) -> tokenizers::Result<Vec<Token>> {
         let tokens = self.inner.get_model().tokenize(piece)?;
-        if !tokens
-            .iter()
-            .any(|t| vocabulary.is_special(t.id) && Some(t.id) != self.unknown)
-        {
+        if !tokens.iter().any(|t| vocabulary.is_special(t.id) && Some(t.id) != self.unknown) {
             return Ok(tokens);
         }
-        let middle = piece
-            .char_indices()
-            .map(|(i, _)| i)
-            .nth(piece.chars().count() / 2);
+        let middle = piece.char_indices().map(|(i, _)| i).nth(piece.chars().count() / 2);
         match middle.map(|at| piece.split_at(at)) {
             Some((left, right)) if !left.is_empty() => {
                 let mut tokens = self.tokenize(left, vocabulary)?;
                 tokens.extend(self.tokenize(right, vocabulary)?);
                 Ok(tokens)
             }
-            _ => Err(format!(
-                "'{piece}' exists as a special token only; remove it or allow special tokens"
-            )
-            .into()),
+            _ => {
+                Err(format!("'{piece}' exists as a special token only; remove it or allow special tokens")
+                    .into())
+            }
         }
     }
 }

@@ -89,64 +89,16 @@ type Row = (&'static [&'static str], Rule, bool, bool, bool);
 
 /// All rules known.
 const TABLE: &[Row] = &[
-    (
-        &["gpt-2", "gpt2", "default"],
-        Rule::Gpt2,
-        false,
-        false,
-        false,
-    ),
+    (&["gpt-2", "gpt2", "default"], Rule::Gpt2, false, false, false),
     (&["olmo"], Rule::Gpt2, true, false, false),
-    (
-        &["smollm", "starcoder", "refact"],
-        Rule::DigitsThenGpt2,
-        false,
-        false,
-        false,
-    ),
-    (
-        &["llama-bpe", "llama3", "llama-v3"],
-        Rule::Patterns(&[CL100K]),
-        false,
-        true,
-        true,
-    ),
+    (&["smollm", "starcoder", "refact"], Rule::DigitsThenGpt2, false, false, false),
+    (&["llama-bpe", "llama3", "llama-v3"], Rule::Patterns(&[CL100K]), false, true, true),
     (&["dbrx"], Rule::Patterns(&[CL100K]), false, false, false),
-    (
-        &["glm4", "chatglm-bpe"],
-        Rule::Patterns(&[CL100K]),
-        false,
-        false,
-        false,
-    ),
-    (
-        &["qwen2", "deepseek-r1-qwen"],
-        Rule::Patterns(&[QWEN2]),
-        true,
-        false,
-        false,
-    ),
-    (
-        &["gpt-4o", "minimax-m2"],
-        Rule::Patterns(&[O200K]),
-        false,
-        false,
-        false,
-    ),
-    (
-        &["deepseek-v3"],
-        Rule::Patterns(DEEPSEEK_V3),
-        false,
-        false,
-        false,
-    ),
-    (
-        &["deepseek-llm"],
-        Rule::PatternsThenDigits(DEEPSEEK_LLM),
-        false,
-        false,
-        false,
-    ),
+    (&["glm4", "chatglm-bpe"], Rule::Patterns(&[CL100K]), false, false, false),
+    (&["qwen2", "deepseek-r1-qwen"], Rule::Patterns(&[QWEN2]), true, false, false),
+    (&["gpt-4o", "minimax-m2"], Rule::Patterns(&[O200K]), false, false, false),
+    (&["deepseek-v3"], Rule::Patterns(DEEPSEEK_V3), false, false, false),
+    (&["deepseek-llm"], Rule::PatternsThenDigits(DEEPSEEK_LLM), false, false, false),
 ];
 
 /// The rules that `tokenizer.ggml.pre` names; files from before that key existed mean the GPT-2 rules.
@@ -155,33 +107,18 @@ const TABLE: &[Row] = &[
 /// [`TextError::UnknownPreTokenizer`] when the name is not in the table.
 pub(crate) fn splitting(pre: Option<&str>) -> Result<Splitting, TextError> {
     let name = pre.unwrap_or("default");
-    let unknown = || TextError::UnknownPreTokenizer {
-        found: name.to_owned(),
-        known: known_names(),
-    };
-    let row = TABLE
-        .iter()
-        .find(|(names, ..)| names.contains(&name))
-        .ok_or_else(unknown)?;
+    let unknown = || TextError::UnknownPreTokenizer { found: name.to_owned(), known: known_names() };
+    let row = TABLE.iter().find(|(names, ..)| names.contains(&name)).ok_or_else(unknown)?;
     let (_, rule, nfc, ignore_merges, add_bos) = *row;
     let pre_tokenizer = rule.build().map_err(|e| TextError::Tokenizer {
         file: format!("tokenizer.ggml.pre '{name}'"),
         reason: format!("its splitting rules do not compile ({e}); please report this"),
     })?;
-    Ok(Splitting {
-        normalizer: nfc.then(|| NFC.into()),
-        pre_tokenizer,
-        ignore_merges,
-        add_bos,
-    })
+    Ok(Splitting { normalizer: nfc.then(|| NFC.into()), pre_tokenizer, ignore_merges, add_bos })
 }
 
 fn known_names() -> String {
-    TABLE
-        .iter()
-        .flat_map(|(names, ..)| names.iter().copied())
-        .collect::<Vec<_>>()
-        .join(", ")
+    TABLE.iter().flat_map(|(names, ..)| names.iter().copied()).collect::<Vec<_>>().join(", ")
 }
 
 impl Rule {
@@ -207,12 +144,7 @@ impl Rule {
 
 fn splits(patterns: &[&str]) -> tokenizers::Result<Vec<PreTokenizerWrapper>> {
     let split = |p: &&str| {
-        Ok(Split::new(
-            SplitPattern::Regex((*p).to_owned()),
-            SplitDelimiterBehavior::Isolated,
-            false,
-        )?
-        .into())
+        Ok(Split::new(SplitPattern::Regex((*p).to_owned()), SplitDelimiterBehavior::Isolated, false)?.into())
     };
     patterns.iter().map(split).collect()
 }
@@ -228,10 +160,8 @@ mod tests {
         let mut pieces = PreTokenizedString::from(text);
         rules.pre_tokenizer.pre_tokenize(&mut pieces).unwrap();
         let words = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
-        let words: Vec<String> = words
-            .iter()
-            .map(|w| String::from_utf8(Spelling::ByteLevel.bytes(w.0)).unwrap())
-            .collect();
+        let words: Vec<String> =
+            words.iter().map(|w| String::from_utf8(Spelling::ByteLevel.bytes(w.0)).unwrap()).collect();
         assert_eq!(words.join("|"), expected, "{pre}: {text}");
     }
 
@@ -240,27 +170,11 @@ mod tests {
         let text = "I'M it's 12345 x_y\n\n  end  ";
         check("gpt-2", text, "I|'|M| it|'s| 12345| x|_|y|\n\n | end|  ");
         check("smollm", "a 12 b", "a| |1|2| b");
-        check(
-            "llama-bpe",
-            text,
-            "I|'M| it|'s| |123|45| x|_y|\n\n| | end|  ",
-        );
-        check(
-            "qwen2",
-            text,
-            "I|'M| it|'s| |1|2|3|4|5| x|_y|\n\n| | end|  ",
-        );
+        check("llama-bpe", text, "I|'M| it|'s| |123|45| x|_y|\n\n| | end|  ");
+        check("qwen2", text, "I|'M| it|'s| |1|2|3|4|5| x|_y|\n\n| | end|  ");
         check("glm4", "1234.\n\n5", "123|4|.\n\n|5");
-        check(
-            "gpt-4o",
-            "camelCase HTTPServer don't",
-            "camel|Case| HTTPServer| don't",
-        );
-        check(
-            "deepseek-v3",
-            "12345 日本語abc (x)\n",
-            "123|45| |日本語|abc| (|x|)\n",
-        );
+        check("gpt-4o", "camelCase HTTPServer don't", "camel|Case| HTTPServer| don't");
+        check("deepseek-v3", "12345 日本語abc (x)\n", "123|45| |日本語|abc| (|x|)\n");
         // The rule for punctuation contains the ASCII letters, and so cuts words at other letters.
         check(
             "deepseek-llm",
@@ -271,13 +185,7 @@ mod tests {
 
     #[test]
     fn unknown_rules_are_refused_by_name() {
-        let error = splitting(Some("nonesuch"))
-            .err()
-            .map(|e| e.to_string())
-            .unwrap_or_default();
-        assert!(
-            error.contains("'nonesuch'") && error.contains("smollm, starcoder"),
-            "{error}"
-        );
+        let error = splitting(Some("nonesuch")).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains("'nonesuch'") && error.contains("smollm, starcoder"), "{error}");
     }
 }

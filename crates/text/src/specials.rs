@@ -40,10 +40,7 @@ impl TokenFinder {
         while let Some(first) = bytes.get(at) {
             let here = self.tokens.get(first).into_iter().flatten();
             // Comparing bytes at a token's first byte can only match at a character boundary: tokens are valid UTF-8.
-            match here
-                .clone()
-                .find(|(content, _)| bytes[at..].starts_with(content.as_bytes()))
-            {
+            match here.clone().find(|(content, _)| bytes[at..].starts_with(content.as_bytes())) {
                 Some((content, id)) => {
                     push_text(&mut out, &text[text_start..at]);
                     out.push(Fragment::Token(*id));
@@ -70,14 +67,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: &[Fragment<'_>]) {
-        let tokens = [
-            ("<s>", 1),
-            ("</s>", 2),
-            ("<s>>", 3),
-            ("é", 4),
-            ("", 5),
-            ("<s>", 6),
-        ];
+        let tokens = [("<s>", 1), ("</s>", 2), ("<s>>", 3), ("é", 4), ("", 5), ("<s>", 6)];
         let finder = TokenFinder::new(tokens.map(|(t, id)| (t.to_owned(), id)));
         assert_eq!(finder.split(text), expected, "{text}");
     }

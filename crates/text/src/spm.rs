@@ -52,9 +52,7 @@ impl Eq for Join {}
 impl Ord for Join {
     /// Highest score first, then leftmost.
     fn cmp(&self, other: &Self) -> Ordering {
-        self.score
-            .total_cmp(&other.score)
-            .then(other.left.cmp(&self.left))
+        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
     }
 }
 
@@ -70,10 +68,7 @@ impl SentencePiece {
             let found = meta.scores.len();
             return Err(bad(
                 "scores",
-                format!(
-                    "{found} values, expected one for each of {} tokens",
-                    meta.tokens.len()
-                ),
+                format!("{found} values, expected one for each of {} tokens", meta.tokens.len()),
             ));
         }
         let (mut ids, mut byte_ids, mut unknown) = (HashMap::new(), [None; 256], None);
@@ -88,10 +83,7 @@ impl SentencePiece {
                 token_type::BYTE => {
                     let byte = byte_token(token);
                     let byte = byte.ok_or_else(|| {
-                        bad(
-                            "tokens",
-                            format!("byte token {id} is '{token}', expected <0xNN>"),
-                        )
+                        bad("tokens", format!("byte token {id} is '{token}', expected <0xNN>"))
                     })?;
                     byte_ids[usize::from(byte)].get_or_insert(id);
                 }
@@ -106,15 +98,7 @@ impl SentencePiece {
         let plain_whole = TokenFinder::new(user.clone());
         let all_whole = TokenFinder::new(control.into_iter().chain(user));
         let space_prefix = meta.add_space_prefix.unwrap_or(true);
-        Ok(Self {
-            ids,
-            scores: meta.scores.clone(),
-            byte_ids,
-            unknown,
-            space_prefix,
-            all_whole,
-            plain_whole,
-        })
+        Ok(Self { ids, scores: meta.scores.clone(), byte_ids, unknown, space_prefix, all_whole, plain_whole })
     }
 
     pub(crate) fn encode(&self, text: &str, specials: Specials) -> Result<Vec<u32>, TextError> {
@@ -131,10 +115,7 @@ impl SentencePiece {
                     if self.space_prefix && after_whole {
                         escaped.push(SPACE_SYMBOL);
                     }
-                    escaped.extend(
-                        text.chars()
-                            .map(|c| if c == ' ' { SPACE_SYMBOL } else { c }),
-                    );
+                    escaped.extend(text.chars().map(|c| if c == ' ' { SPACE_SYMBOL } else { c }));
                     self.encode_piece(&escaped, &mut out)?;
                 }
             }
@@ -156,20 +137,12 @@ impl SentencePiece {
     }
 
     /// Gives the id of `piece`, or of its bytes, or of the unknown token (once for a run of unknown pieces).
-    fn push_piece(
-        &self,
-        piece: &str,
-        last_unknown: bool,
-        out: &mut Vec<u32>,
-    ) -> Result<bool, TextError> {
+    fn push_piece(&self, piece: &str, last_unknown: bool, out: &mut Vec<u32>) -> Result<bool, TextError> {
         if let Some(&id) = self.ids.get(piece) {
             out.push(id);
             return Ok(false);
         }
-        let bytes: Option<Vec<u32>> = piece
-            .bytes()
-            .map(|b| self.byte_ids[usize::from(b)])
-            .collect();
+        let bytes: Option<Vec<u32>> = piece.bytes().map(|b| self.byte_ids[usize::from(b)]).collect();
         match (bytes, self.unknown) {
             (Some(ids), _) => out.extend(ids),
             (None, Some(unknown)) => {
@@ -179,8 +152,7 @@ impl SentencePiece {
                 return Ok(true);
             }
             (None, None) => {
-                let reason =
-                    format!("'{piece}' has no token, and the vocabulary has no unknown token");
+                let reason = format!("'{piece}' has no token, and the vocabulary has no unknown token");
                 return Err(TextError::Encode { reason });
             }
         }
@@ -228,12 +200,7 @@ impl SentencePiece {
         let start = symbols[left].start;
         let len = symbols[left].len + symbols[right].len;
         let id = *self.ids.get(&text[start..start + len])?;
-        Some(Join {
-            score: self.scores.get(id as usize).copied()?,
-            left,
-            right,
-            len,
-        })
+        Some(Join { score: self.scores.get(id as usize).copied()?, left, right, len })
     }
 }
 
@@ -242,10 +209,7 @@ mod tests {
     use super::*;
 
     fn vocabulary() -> GgufTokenizer {
-        let mut meta = GgufTokenizer {
-            model: "llama".into(),
-            ..GgufTokenizer::default()
-        };
+        let mut meta = GgufTokenizer { model: "llama".into(), ..GgufTokenizer::default() };
         let mut add = |token: &str, score: f32, kind: i32| {
             meta.tokens.push(token.into());
             meta.scores.push(score);
@@ -256,9 +220,7 @@ mod tests {
         for byte in 0..=255u8 {
             add(&format!("<0x{byte:02X}>"), 0.0, token_type::BYTE);
         }
-        for (rank, piece) in ["ab", "bc", "▁a", "▁ab", "abc", "▁▁", "a", "b", "c", "▁"]
-            .iter()
-            .enumerate()
+        for (rank, piece) in ["ab", "bc", "▁a", "▁ab", "abc", "▁▁", "a", "b", "c", "▁"].iter().enumerate()
         {
             add(piece, -(rank as f32), token_type::NORMAL);
         }
@@ -268,14 +230,8 @@ mod tests {
 
     fn check(text: &str, specials: Specials, expected: &[&str]) {
         let meta = vocabulary();
-        let ids = SentencePiece::new(&meta)
-            .unwrap()
-            .encode(text, specials)
-            .unwrap();
-        let got: Vec<&str> = ids
-            .iter()
-            .map(|&id| meta.tokens[id as usize].as_str())
-            .collect();
+        let ids = SentencePiece::new(&meta).unwrap().encode(text, specials).unwrap();
+        let got: Vec<&str> = ids.iter().map(|&id| meta.tokens[id as usize].as_str()).collect();
         assert_eq!(got, expected, "{text:?}");
     }
 
@@ -291,9 +247,7 @@ mod tests {
         check(
             "a<tool><0x0A>",
             Plain,
-            &[
-                "▁a", "<tool>", "▁", "<0x3C>", "<0x30>", "<0x78>", "<0x30>", "<0x41>", "<0x3E>",
-            ],
+            &["▁a", "<tool>", "▁", "<0x3C>", "<0x30>", "<0x78>", "<0x30>", "<0x41>", "<0x3E>"],
         );
         check("<s>", Plain, &["▁", "<0x3C>", "<0x73>", "<0x3E>"]);
     }
@@ -302,28 +256,14 @@ mod tests {
     fn unknown_characters_without_byte_tokens() {
         let mut meta = vocabulary();
         for kind in &mut meta.token_types {
-            *kind = if *kind == token_type::BYTE {
-                token_type::NORMAL
-            } else {
-                *kind
-            };
+            *kind = if *kind == token_type::BYTE { token_type::NORMAL } else { *kind };
         }
-        let ids = SentencePiece::new(&meta)
-            .unwrap()
-            .encode("éèa", Specials::Parse)
-            .unwrap();
+        let ids = SentencePiece::new(&meta).unwrap().encode("éèa", Specials::Parse).unwrap();
         assert_eq!(
-            ids.iter()
-                .map(|&id| meta.tokens[id as usize].as_str())
-                .collect::<Vec<_>>(),
+            ids.iter().map(|&id| meta.tokens[id as usize].as_str()).collect::<Vec<_>>(),
             ["▁", "<unk>", "a"]
         );
         meta.token_types[0] = token_type::NORMAL;
-        assert!(
-            SentencePiece::new(&meta)
-                .unwrap()
-                .encode("é", Specials::Parse)
-                .is_err()
-        );
+        assert!(SentencePiece::new(&meta).unwrap().encode("é", Specials::Parse).is_err());
     }
 }

@@ -23,19 +23,13 @@ pub struct StopMatcher {
 impl StopMatcher {
     /// Stops at any of `stops`; empty ones are ignored, as they would stop every text before it began.
     pub fn new<S: Into<String>>(stops: impl IntoIterator<Item = S>) -> Self {
-        Self {
-            stops: stops.into_iter().map(Into::into).collect(),
-            ..Self::default()
-        }
+        Self { stops: stops.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
     /// Takes the next piece of text.
     pub fn push(&mut self, text: &str) -> Emit {
         if self.stopped.is_some() {
-            return Emit {
-                text: String::new(),
-                stopped: self.stopped,
-            };
+            return Emit { text: String::new(), stopped: self.stopped };
         }
         for c in text.chars() {
             self.held.push(c);
@@ -43,26 +37,17 @@ impl StopMatcher {
                 let keep = self.held.len() - self.stops[i].len();
                 self.held.truncate(keep);
                 self.stopped = Some(i);
-                return Emit {
-                    text: std::mem::take(&mut self.held),
-                    stopped: self.stopped,
-                };
+                return Emit { text: std::mem::take(&mut self.held), stopped: self.stopped };
             }
         }
         let safe = self.held.len() - self.possible_start_bytes();
         let rest = self.held.split_off(safe);
-        Emit {
-            text: std::mem::replace(&mut self.held, rest),
-            stopped: None,
-        }
+        Emit { text: std::mem::replace(&mut self.held, rest), stopped: None }
     }
 
     /// Ends the text: what was held back turned out not to be a stop string.
     pub fn finish(&mut self) -> Emit {
-        Emit {
-            text: std::mem::take(&mut self.held),
-            stopped: self.stopped,
-        }
+        Emit { text: std::mem::take(&mut self.held), stopped: self.stopped }
     }
 
     /// The stop string that the held text ends with; the longest of several.
@@ -74,12 +59,8 @@ impl StopMatcher {
 
     /// Length of the longest suffix of the held text that is the beginning of some stop string.
     fn possible_start_bytes(&self) -> usize {
-        let starts = |s: &String| {
-            s.char_indices()
-                .map(|(i, _)| i)
-                .rev()
-                .find(|&i| self.held.ends_with(&s[..i]))
-        };
+        let starts =
+            |s: &String| s.char_indices().map(|(i, _)| i).rev().find(|&i| self.held.ends_with(&s[..i]));
         self.stops.iter().filter_map(starts).max().unwrap_or(0)
     }
 }
@@ -95,11 +76,7 @@ mod tests {
         for mask in 0..1u32 << cuts.len() {
             let mut matcher = StopMatcher::new(stops.iter().copied());
             let (mut got, mut last, mut from) = (String::new(), None, 0);
-            let chosen = cuts
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| mask >> i & 1 == 1)
-                .map(|(_, &c)| c);
+            let chosen = cuts.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1).map(|(_, &c)| c);
             for to in chosen.chain([text.len()]) {
                 let emit = matcher.push(&text[from..to]);
                 got += &emit.text;
@@ -135,10 +112,7 @@ mod tests {
     #[test]
     fn holds_back_only_what_could_stop() {
         let mut matcher = StopMatcher::new(["END"]);
-        let seen: Vec<String> = ["aE", "N", "x", "E"]
-            .iter()
-            .map(|t| matcher.push(t).text)
-            .collect();
+        let seen: Vec<String> = ["aE", "N", "x", "E"].iter().map(|t| matcher.push(t).text).collect();
         assert_eq!(seen, ["a", "", "ENx", ""]);
         assert_eq!(matcher.finish().text, "E");
     }
@@ -146,19 +120,7 @@ mod tests {
     #[test]
     fn nothing_after_the_stop() {
         let mut matcher = StopMatcher::new(["."]);
-        assert_eq!(
-            matcher.push("a. b"),
-            Emit {
-                text: "a".into(),
-                stopped: Some(0)
-            }
-        );
-        assert_eq!(
-            matcher.push("c"),
-            Emit {
-                text: String::new(),
-                stopped: Some(0)
-            }
-        );
+        assert_eq!(matcher.push("a. b"), Emit { text: "a".into(), stopped: Some(0) });
+        assert_eq!(matcher.push("c"), Emit { text: String::new(), stopped: Some(0) });
     }
 }

@@ -54,13 +54,9 @@ impl Tokenizer {
     /// never guessed.
     pub fn from_source(source: &TokenizerSource) -> Result<Self, TextError> {
         match source {
-            TokenizerSource::HuggingFace {
-                tokenizer_json,
-                chat_template,
-            } => Ok(Self::new(huggingface::open(
-                tokenizer_json,
-                chat_template.clone(),
-            )?)),
+            TokenizerSource::HuggingFace { tokenizer_json, chat_template } => {
+                Ok(Self::new(huggingface::open(tokenizer_json, chat_template.clone())?))
+            }
             TokenizerSource::Gguf(meta) => Self::from_gguf(meta),
             TokenizerSource::Missing => Err(TextError::NoTokenizer),
         }
@@ -85,12 +81,7 @@ impl Tokenizer {
         generation: Option<&str>,
         chat_template: Option<String>,
     ) -> Result<Self, TextError> {
-        let files = huggingface::Files {
-            name: "tokenizer.json",
-            tokenizer,
-            config,
-            generation,
-        };
+        let files = huggingface::Files { name: "tokenizer.json", tokenizer, config, generation };
         Ok(Self::new(huggingface::parse(files, chat_template)?))
     }
 
@@ -124,11 +115,8 @@ impl Tokenizer {
     /// Text of `ids`, special tokens included. Bytes that are no character, and ids that do not exist, become U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {
         let unknown = char::REPLACEMENT_CHARACTER.to_string();
-        let bytes: Vec<u8> = ids
-            .iter()
-            .flat_map(|&id| self.token_bytes(id).unwrap_or(unknown.as_bytes()))
-            .copied()
-            .collect();
+        let bytes: Vec<u8> =
+            ids.iter().flat_map(|&id| self.token_bytes(id).unwrap_or(unknown.as_bytes())).copied().collect();
         let text = String::from_utf8_lossy(&bytes);
         match text.strip_prefix(' ') {
             Some(stripped) if self.parts.strips_space => stripped.to_owned(),
@@ -177,8 +165,7 @@ impl Tokenizer {
     /// [`TextError::Template`] when it does not parse.
     pub fn chat_template(&self) -> Result<Option<ChatTemplate>, TextError> {
         let text = |id: Option<u32>| id.map(|id| self.decode(&[id])).unwrap_or_default();
-        let template =
-            |source: &String| ChatTemplate::new(source, &text(self.bos()), &text(self.eos()));
+        let template = |source: &String| ChatTemplate::new(source, &text(self.bos()), &text(self.eos()));
         self.parts.template.as_ref().map(template).transpose()
     }
 }

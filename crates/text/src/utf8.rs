@@ -43,11 +43,7 @@ impl Utf8Stream {
     /// Ends the stream: an unfinished character becomes one U+FFFD. The stream can be used again.
     pub fn finish(&mut self) -> String {
         let unfinished = !std::mem::take(&mut self.held).is_empty();
-        if unfinished {
-            char::REPLACEMENT_CHARACTER.to_string()
-        } else {
-            String::new()
-        }
+        if unfinished { char::REPLACEMENT_CHARACTER.to_string() } else { String::new() }
     }
 
     /// Whether a character is unfinished.
@@ -83,18 +79,10 @@ mod tests {
         // A new character starts before the old one ended.
         check(&[b"\xe5\xad", b"\xe5\xad\xa6"], &["", "\u{fffd}学"], "");
         // Bytes that can never be valid do not poison what follows.
-        check(
-            &[b"\xff", b"ok", b"\x80"],
-            &["\u{fffd}", "ok", "\u{fffd}"],
-            "",
-        );
+        check(&[b"\xff", b"ok", b"\x80"], &["\u{fffd}", "ok", "\u{fffd}"], "");
         check(&[b"", b"\xc3", b"", b"\xa9"], &["", "", "", "é"], "");
         // An encoded surrogate is three invalid bytes.
-        check(
-            &[b"\xed", b"\xa0", b"\x80"],
-            &["", "\u{fffd}\u{fffd}", "\u{fffd}"],
-            "",
-        );
+        check(&[b"\xed", b"\xa0", b"\x80"], &["", "\u{fffd}\u{fffd}", "\u{fffd}"], "");
     }
 
     proptest! {

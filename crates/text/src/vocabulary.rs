@@ -36,8 +36,7 @@ impl Vocabulary {
         };
         for (id, entry) in (0u32..).zip(entries) {
             v.special.push(entry.as_ref().is_some_and(|e| e.special));
-            v.bytes
-                .push(entry.as_ref().map(|e| e.bytes.clone().into_boxed_slice()));
+            v.bytes.push(entry.as_ref().map(|e| e.bytes.clone().into_boxed_slice()));
             if let Some(entry) = entry {
                 v.ids.entry(entry.content).or_insert(id);
             }
@@ -65,9 +64,6 @@ impl Vocabulary {
 
     pub(crate) fn bytes(&self, id: u32) -> Result<&[u8], TextError> {
         let known = self.bytes.get(id as usize).and_then(|b| b.as_deref());
-        known.ok_or(TextError::UnknownId {
-            id,
-            vocab_size: self.len(),
-        })
+        known.ok_or(TextError::UnknownId { id, vocab_size: self.len() })
     }
 }

@@ -26,14 +26,8 @@ const TODO_WEIGHTS: &str = "use the BF16 checkpoint, or a GGUF file of the model
 
 /// The family-independent part of `config.json`, without feed-forward layers; attention and rope are placeholders
 /// that the caller replaces.
-pub(super) fn base_from_hf(
-    c: &HfConfig,
-    family: &'static str,
-    d: &HfDefaults,
-) -> Result<Arch, OpenError> {
-    if c.text_opt("hidden_act")?
-        .is_some_and(|a| a != "silu" && a != "swish")
-    {
+pub(super) fn base_from_hf(c: &HfConfig, family: &'static str, d: &HfDefaults) -> Result<Arch, OpenError> {
+    if c.text_opt("hidden_act")?.is_some_and(|a| a != "silu" && a != "swish") {
         return Err(c.unsupported("hidden_act", "silu", TODO_VARIANT));
     }
     for key in ["attention_bias", "mlp_bias"] {
@@ -51,20 +45,9 @@ pub(super) fn base_from_hf(
         layers: c.count_or("num_hidden_layers", d.layers, LAYERS_MAX)?,
         mtp_layers: 0,
         norm_eps: c.float_opt("rms_norm_eps")?.unwrap_or(d.norm_eps) as f32,
-        context_max: c
-            .number_opt("max_position_embeddings", 0, CONTEXT_MAX)?
-            .unwrap_or(d.context),
-        attention: Attention::Gqa {
-            heads: 1,
-            kv_heads: 1,
-            head_dim: 2,
-            qk_norm: false,
-        },
-        rope: Rope {
-            theta: theta_from_hf(c, d.theta)?,
-            dims: 2,
-            layout: RopeLayout::HalfSplit,
-        },
+        context_max: c.number_opt("max_position_embeddings", 0, CONTEXT_MAX)?.unwrap_or(d.context),
+        attention: Attention::Gqa { heads: 1, kv_heads: 1, head_dim: 2, qk_norm: false },
+        rope: Rope { theta: theta_from_hf(c, d.theta)?, dims: 2, layout: RopeLayout::HalfSplit },
         dsa: None,
         ffn: Vec::new(),
         moe: None,
@@ -81,24 +64,16 @@ fn theta_from_hf(c: &HfConfig, default: f64) -> Result<f64, OpenError> {
     for key in ["rope_parameters", "rope_scaling"] {
         let Some(rope) = c.object(key)? else { continue };
         for kind in ["rope_type", "type"] {
-            if rope
-                .text_opt(kind)?
-                .is_some_and(|k| k != "default" && k != "none")
-            {
+            if rope.text_opt(kind)?.is_some_and(|k| k != "default" && k != "none") {
                 return Err(c.unsupported(key, "rope_type `default`", TODO_VARIANT));
             }
         }
-        if rope
-            .float_opt("partial_rotary_factor")?
-            .is_some_and(|f| f != 1.0)
-        {
+        if rope.float_opt("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
             return Err(c.unsupported(key, "a partial_rotary_factor of 1", TODO_VARIANT));
         }
         theta = theta.or(rope.float_opt("rope_theta")?);
     }
-    if c.float_opt("partial_rotary_factor")?
-        .is_some_and(|f| f != 1.0)
-    {
+    if c.float_opt("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
         return Err(c.unsupported("partial_rotary_factor", "1", TODO_VARIANT));
     }
     Ok(theta.or(c.float_opt("rope_theta")?).unwrap_or(default))
@@ -123,19 +98,11 @@ pub(super) fn gqa_from_hf(
         Some(n) => n,
         None if arch.hidden.is_multiple_of(heads) => arch.hidden / heads,
         None => {
-            let expected = format!(
-                "a divisor of hidden_size {} when head_dim is absent",
-                arch.hidden
-            );
+            let expected = format!("a divisor of hidden_size {} when head_dim is absent", arch.hidden);
             return Err(c.wrong("num_attention_heads", expected));
         }
     };
-    arch.attention = Attention::Gqa {
-        heads,
-        kv_heads,
-        head_dim,
-        qk_norm,
-    };
+    arch.attention = Attention::Gqa { heads, kv_heads, head_dim, qk_norm };
     arch.rope.dims = head_dim;
     Ok(arch)
 }
@@ -154,9 +121,7 @@ pub(super) fn no_window_in_hf(c: &HfConfig, arch: &Arch) -> Result<(), OpenError
 pub(super) fn base_from_gguf(c: &GgufConfig<'_>, family: &'static str) -> Result<Arch, OpenError> {
     refuse_gguf_scaling(c)?;
     let context_max = c.number_opt("context_length", 0, CONTEXT_MAX)?.unwrap_or(0);
-    if c.number_opt("attention.sliding_window", 0, usize::MAX)?
-        .is_some_and(|w| w != 0 && w < context_max)
-    {
+    if c.number_opt("attention.sliding_window", 0, usize::MAX)?.is_some_and(|w| w != 0 && w < context_max) {
         return Err(c.unsupported("attention.sliding_window", "none", TODO_VARIANT));
     }
     let Some(norm_eps) = c.float_opt("attention.layer_norm_rms_epsilon")? else {
@@ -167,10 +132,7 @@ pub(super) fn base_from_gguf(c: &GgufConfig<'_>, family: &'static str) -> Result
         (Some(n), _) => n,
         (None, Some([rows, _])) if *rows <= VOCAB_MAX => *rows,
         _ => {
-            return Err(c.wrong(
-                "vocab_size",
-                "a vocabulary size, here or from tensor `token_embd.weight`",
-            ));
+            return Err(c.wrong("vocab_size", "a vocabulary size, here or from tensor `token_embd.weight`"));
         }
     };
     Ok(Arch {
@@ -181,12 +143,7 @@ pub(super) fn base_from_gguf(c: &GgufConfig<'_>, family: &'static str) -> Result
         mtp_layers: 0,
         norm_eps: norm_eps as f32,
         context_max,
-        attention: Attention::Gqa {
-            heads: 1,
-            kv_heads: 1,
-            head_dim: 2,
-            qk_norm: false,
-        },
+        attention: Attention::Gqa { heads: 1, kv_heads: 1, head_dim: 2, qk_norm: false },
         rope: Rope {
             theta: c.float_opt("rope.freq_base")?.unwrap_or(10_000.0),
             dims: 2,
@@ -204,10 +161,7 @@ pub(super) fn base_from_gguf(c: &GgufConfig<'_>, family: &'static str) -> Result
 fn refuse_gguf_scaling(c: &GgufConfig<'_>) -> Result<(), OpenError> {
     let kind = c.text_opt("rope.scaling.type")?.unwrap_or("linear");
     let mut factors = [None; 2];
-    for (factor, key) in factors
-        .iter_mut()
-        .zip(["rope.scaling.factor", "rope.scale_linear"])
-    {
+    for (factor, key) in factors.iter_mut().zip(["rope.scaling.factor", "rope.scale_linear"]) {
         *factor = c.float_opt(key)?;
     }
     // A linear scale of 1 (or 0, which writers use for "unset") scales nothing.
@@ -229,47 +183,27 @@ pub(super) fn gqa_from_gguf(
 ) -> Result<Arch, OpenError> {
     let mut arch = base_from_gguf(c, family)?;
     let heads = c.count("attention.head_count", HEADS_MAX)?;
-    let kv_heads = c
-        .number_opt("attention.head_count_kv", 1, HEADS_MAX)?
-        .unwrap_or(heads);
+    let kv_heads = c.number_opt("attention.head_count_kv", 1, HEADS_MAX)?.unwrap_or(heads);
     let head_dim = match c.number_opt("attention.key_length", 1, HEAD_DIM_MAX)? {
         Some(n) => n,
         None if arch.hidden.is_multiple_of(heads) => arch.hidden / heads,
         None => {
-            let expected = format!(
-                "a divisor of embedding_length {} when key_length is absent",
-                arch.hidden
-            );
+            let expected = format!("a divisor of embedding_length {} when key_length is absent", arch.hidden);
             return Err(c.wrong("attention.head_count", expected));
         }
     };
-    if c.number_opt("attention.value_length", 1, HEAD_DIM_MAX)?
-        .is_some_and(|v| v != head_dim)
-    {
-        return Err(c.unsupported(
-            "attention.value_length",
-            "the same as key_length",
-            TODO_VARIANT,
-        ));
+    if c.number_opt("attention.value_length", 1, HEAD_DIM_MAX)?.is_some_and(|v| v != head_dim) {
+        return Err(c.unsupported("attention.value_length", "the same as key_length", TODO_VARIANT));
     }
-    arch.attention = Attention::Gqa {
-        heads,
-        kv_heads,
-        head_dim,
-        qk_norm,
-    };
-    arch.rope.dims = c
-        .number_opt("rope.dimension_count", 1, HEAD_DIM_MAX)?
-        .unwrap_or(head_dim);
+    arch.attention = Attention::Gqa { heads, kv_heads, head_dim, qk_norm };
+    arch.rope.dims = c.number_opt("rope.dimension_count", 1, HEAD_DIM_MAX)?.unwrap_or(head_dim);
     arch.rope.layout = layout;
     Ok(arch)
 }
 
 /// What the weights of the chosen experts are multiplied by; writers use 0 for "unset".
 pub(super) fn weights_scale(c: &GgufConfig<'_>) -> Result<f32, OpenError> {
-    Ok(c.float_opt("expert_weights_scale")?
-        .filter(|&s| s != 0.0)
-        .unwrap_or(1.0) as f32)
+    Ok(c.float_opt("expert_weights_scale")?.filter(|&s| s != 0.0).unwrap_or(1.0) as f32)
 }
 
 /// Whether a GGUF key is there and is not 0.

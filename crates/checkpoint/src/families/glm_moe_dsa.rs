@@ -4,8 +4,8 @@
 use super::Family;
 use super::common::{HfDefaults, base_from_gguf, base_from_hf, weights_scale};
 use super::names::{
-    GGUF_EXPERT, GGUF_GLOBALS, GGUF_LAYER, GGUF_MLP, GGUF_REFUSED, GGUF_ROUTER, GGUF_STACKED,
-    HF_BUFFERS, HF_EXPERT, HF_GLOBALS, HF_LAYER, HF_MLP, HF_STACKED, Names,
+    GGUF_EXPERT, GGUF_GLOBALS, GGUF_LAYER, GGUF_MLP, GGUF_REFUSED, GGUF_ROUTER, GGUF_STACKED, HF_BUFFERS,
+    HF_EXPERT, HF_GLOBALS, HF_LAYER, HF_MLP, HF_STACKED, Names,
 };
 use crate::arch::{Arch, Attention, Dsa, Ffn, Gate, GateGroups, GateScore, IndexerKind, Moe, RopeLayout};
 use crate::catalog::Role;
@@ -75,10 +75,7 @@ const HF_LAYER_NAMES: &[(&str, Role)] = &[
     ("self_attn.indexer.wk.weight", Role::IndexerK),
     ("self_attn.indexer.k_norm.weight", Role::IndexerKNorm),
     ("self_attn.indexer.k_norm.bias", Role::IndexerKNormBias),
-    (
-        "self_attn.indexer.weights_proj.weight",
-        Role::IndexerWeights,
-    ),
+    ("self_attn.indexer.weights_proj.weight", Role::IndexerWeights),
     ("post_attention_layernorm.weight", Role::FfnNorm),
     ("mlp.gate.weight", Role::Router),
     ("mlp.gate.e_score_correction_bias", Role::RouterBias),
@@ -125,9 +122,7 @@ const GGUF_LAYER_NAMES: &[(&str, Role)] = &[
 fn from_hf(c: &HfConfig) -> Result<Arch, OpenError> {
     refuse_hf_variants(c)?;
     let mut arch = base_from_hf(c, NAME, &DEFAULTS)?;
-    arch.mtp_layers = c
-        .number_opt("num_nextn_predict_layers", 0, LAYERS_MAX)?
-        .unwrap_or(0);
+    arch.mtp_layers = c.number_opt("num_nextn_predict_layers", 0, LAYERS_MAX)?.unwrap_or(0);
     let rope = c.count_or("qk_rope_head_dim", 64, HEAD_DIM_MAX)?;
     arch.attention = Attention::Mla {
         heads: c.count_or("num_attention_heads", DEFAULTS.heads, HEADS_MAX)?,
@@ -154,9 +149,7 @@ fn from_hf(c: &HfConfig) -> Result<Arch, OpenError> {
 
 /// Refuses settings that transformers ignores or that are not implemented here: following neither would be right.
 fn refuse_hf_variants(c: &HfConfig) -> Result<(), OpenError> {
-    if c.number_opt("moe_layer_freq", 0, LAYERS_MAX)?
-        .is_some_and(|n| n != 1)
-    {
+    if c.number_opt("moe_layer_freq", 0, LAYERS_MAX)?.is_some_and(|n| n != 1) {
         return Err(c.unsupported("moe_layer_freq", "1", TODO_VARIANT));
     }
     for (key, only) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
@@ -178,9 +171,7 @@ fn moe_from_hf(c: &HfConfig) -> Result<Moe, OpenError> {
         None => c.count_or("num_experts", 256, EXPERTS_MAX)?,
     };
     let width = c.count_or("moe_intermediate_size", 2048, WIDTH_MAX)?;
-    let shared = c
-        .number_opt("n_shared_experts", 0, SHARED_EXPERTS_MAX)?
-        .unwrap_or(1);
+    let shared = c.number_opt("n_shared_experts", 0, SHARED_EXPERTS_MAX)?.unwrap_or(1);
     Ok(Moe {
         experts,
         top_k: c.count_or("num_experts_per_tok", 8, EXPERTS_MAX)?,
@@ -195,13 +186,10 @@ fn moe_from_hf(c: &HfConfig) -> Result<Moe, OpenError> {
 }
 
 fn ffn_from_hf(c: &HfConfig, arch: &Arch) -> Result<Vec<Ffn>, OpenError> {
-    let dense = Ffn::Dense {
-        width: c.count_or("intermediate_size", 12_288, WIDTH_MAX)?,
-    };
+    let dense = Ffn::Dense { width: c.count_or("intermediate_size", 12_288, WIDTH_MAX)? };
     let mut ffn = match c.texts_opt("mlp_layer_types")? {
         None => leading_dense(
-            c.number_opt("first_k_dense_replace", 0, LAYERS_MAX)?
-                .unwrap_or(3),
+            c.number_opt("first_k_dense_replace", 0, LAYERS_MAX)?.unwrap_or(3),
             dense,
             arch.layers,
         ),
@@ -215,10 +203,7 @@ fn ffn_from_hf(c: &HfConfig, arch: &Arch) -> Result<Vec<Ffn>, OpenError> {
             ffn.filter(|f| f.len() == arch.layers).ok_or_else(|| {
                 c.wrong(
                     "mlp_layer_types",
-                    format!(
-                        "{} times `dense` or `sparse`, one for each layer",
-                        arch.layers
-                    ),
+                    format!("{} times `dense` or `sparse`, one for each layer", arch.layers),
                 )
             })?
         }
@@ -228,9 +213,7 @@ fn ffn_from_hf(c: &HfConfig, arch: &Arch) -> Result<Vec<Ffn>, OpenError> {
 }
 
 fn leading_dense(dense_layers: usize, dense: Ffn, layers: usize) -> Vec<Ffn> {
-    (0..layers)
-        .map(|i| if i < dense_layers { dense } else { Ffn::Moe })
-        .collect()
+    (0..layers).map(|i| if i < dense_layers { dense } else { Ffn::Moe }).collect()
 }
 
 /// Which layers have an indexer: a list, else a pattern, else a period. Layers for multi-token prediction that the
@@ -238,39 +221,17 @@ fn leading_dense(dense_layers: usize, dense: Ffn, layers: usize) -> Vec<Ffn> {
 fn indexers_from_hf(c: &HfConfig, arch: &Arch) -> Result<Vec<IndexerKind>, OpenError> {
     const EXPECTED: &str = "one of `full` and `shared` for each layer, the first one `full`";
     let (key, kinds) = if let Some(types) = c.texts_opt("indexer_types")? {
-        (
-            "indexer_types",
-            types.into_iter().map(indexer_kind).collect(),
-        )
+        ("indexer_types", types.into_iter().map(indexer_kind).collect())
     } else if let Some(serde_json::Value::String(pattern)) = c.get("index_topk_pattern") {
-        (
-            "index_topk_pattern",
-            pattern
-                .chars()
-                .map(|p| indexer_kind(p.encode_utf8(&mut [0; 4])))
-                .collect(),
-        )
+        ("index_topk_pattern", pattern.chars().map(|p| indexer_kind(p.encode_utf8(&mut [0; 4]))).collect())
     } else if let Some(types) = c.texts_opt("index_topk_pattern")? {
-        (
-            "index_topk_pattern",
-            types.into_iter().map(indexer_kind).collect(),
-        )
+        ("index_topk_pattern", types.into_iter().map(indexer_kind).collect())
     } else {
-        let period = c
-            .number_opt("index_topk_freq", 0, LAYERS_MAX)?
-            .unwrap_or(1)
-            .max(1);
-        let offset = c
-            .number_opt("index_skip_topk_offset", 0, LAYERS_MAX)?
-            .unwrap_or(2);
+        let period = c.number_opt("index_topk_freq", 0, LAYERS_MAX)?.unwrap_or(1).max(1);
+        let offset = c.number_opt("index_skip_topk_offset", 0, LAYERS_MAX)?.unwrap_or(2);
         let is_full = |i: usize| (i + 1).saturating_sub(offset).is_multiple_of(period);
-        let kinds = (0..arch.layers).map(|i| {
-            Some(if is_full(i) {
-                IndexerKind::Full
-            } else {
-                IndexerKind::Shared
-            })
-        });
+        let kinds =
+            (0..arch.layers).map(|i| Some(if is_full(i) { IndexerKind::Full } else { IndexerKind::Shared }));
         ("index_topk_freq", kinds.collect::<Option<Vec<_>>>())
     };
     complete(kinds, arch).ok_or_else(|| c.wrong(key, EXPECTED))
@@ -299,20 +260,14 @@ fn complete(kinds: Option<Vec<IndexerKind>>, arch: &Arch) -> Option<Vec<IndexerK
 fn from_gguf(c: &GgufConfig<'_>) -> Result<Arch, OpenError> {
     let mut arch = base_from_gguf(c, NAME)?;
     // Here the block count includes the layers for multi-token prediction.
-    arch.mtp_layers = c
-        .number_opt("nextn_predict_layers", 0, arch.layers.saturating_sub(1))?
-        .unwrap_or(0);
+    arch.mtp_layers = c.number_opt("nextn_predict_layers", 0, arch.layers.saturating_sub(1))?.unwrap_or(0);
     arch.layers -= arch.mtp_layers;
     arch.attention = attention_from_gguf(c)?;
     arch.rope.dims = c.count("rope.dimension_count", HEAD_DIM_MAX)?;
     arch.rope.layout = RopeLayout::Interleaved;
     arch.dsa = Some(dsa_from_gguf(c, &arch)?);
-    let dense = Ffn::Dense {
-        width: c.count("feed_forward_length", WIDTH_MAX)?,
-    };
-    let dense_layers = c
-        .number_opt("leading_dense_block_count", 0, LAYERS_MAX)?
-        .unwrap_or(0);
+    let dense = Ffn::Dense { width: c.count("feed_forward_length", WIDTH_MAX)? };
+    let dense_layers = c.number_opt("leading_dense_block_count", 0, LAYERS_MAX)?.unwrap_or(0);
     arch.ffn = leading_dense(dense_layers, dense, arch.layers);
     arch.ffn.extend(vec![Ffn::Moe; arch.mtp_layers]);
     arch.moe = Some(moe_from_gguf(c)?);
@@ -324,10 +279,7 @@ fn attention_from_gguf(c: &GgufConfig<'_>) -> Result<Attention, OpenError> {
     let rope = c.count("rope.dimension_count", HEAD_DIM_MAX)?;
     let key = c.count("attention.key_length_mla", HEAD_DIM_MAX)?;
     let Some(nope) = key.checked_sub(rope).filter(|&n| n > 0) else {
-        return Err(c.wrong(
-            "attention.key_length_mla",
-            format!("more than rope.dimension_count, {rope}"),
-        ));
+        return Err(c.wrong("attention.key_length_mla", format!("more than rope.dimension_count, {rope}")));
     };
     Ok(Attention::Mla {
         heads: c.count("attention.head_count", HEADS_MAX)?,
@@ -343,22 +295,14 @@ fn attention_from_gguf(c: &GgufConfig<'_>) -> Result<Attention, OpenError> {
 fn dsa_from_gguf(c: &GgufConfig<'_>, arch: &Arch) -> Result<Dsa, OpenError> {
     const TYPES: &str = "attention.indexer.types";
     let kind = |full: bool| {
-        if full {
-            IndexerKind::Full
-        } else {
-            IndexerKind::Shared
-        }
+        if full { IndexerKind::Full } else { IndexerKind::Shared }
     };
     let kinds = match c.flags_opt(TYPES)? {
         Some(flags) => flags.into_iter().map(kind).collect(),
         None => vec![IndexerKind::Full; arch.layers],
     };
-    let layers = complete(Some(kinds), arch).ok_or_else(|| {
-        c.wrong(
-            TYPES,
-            format!("{} truth values, the first one true", arch.layers),
-        )
-    })?;
+    let layers = complete(Some(kinds), arch)
+        .ok_or_else(|| c.wrong(TYPES, format!("{} truth values, the first one true", arch.layers)))?;
     Ok(Dsa {
         heads: c.count("attention.indexer.head_count", HEADS_MAX)?,
         head_dim: c.count("attention.indexer.key_length", HEAD_DIM_MAX)?,
@@ -369,15 +313,11 @@ fn dsa_from_gguf(c: &GgufConfig<'_>, arch: &Arch) -> Result<Dsa, OpenError> {
 }
 
 fn moe_from_gguf(c: &GgufConfig<'_>) -> Result<Moe, OpenError> {
-    if c.number_opt("expert_gating_func", 0, usize::MAX)?
-        .is_some_and(|f| f != 0 && f != GGUF_SIGMOID)
-    {
+    if c.number_opt("expert_gating_func", 0, usize::MAX)?.is_some_and(|f| f != 0 && f != GGUF_SIGMOID) {
         return Err(c.unsupported("expert_gating_func", "2 (sigmoid)", TODO_VARIANT));
     }
     let width = c.count("expert_feed_forward_length", WIDTH_MAX)?;
-    let shared = c
-        .number_opt("expert_shared_count", 0, SHARED_EXPERTS_MAX)?
-        .unwrap_or(0);
+    let shared = c.number_opt("expert_shared_count", 0, SHARED_EXPERTS_MAX)?.unwrap_or(0);
     let shared_width = match c.number_opt("expert_shared_feed_forward_length", 1, WIDTH_MAX)? {
         Some(n) => Some(n),
         None => (shared > 0).then_some(shared * width),

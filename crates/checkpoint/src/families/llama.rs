@@ -3,8 +3,8 @@
 use super::Family;
 use super::common::{HfDefaults, gqa_from_gguf, gqa_from_hf, is_set};
 use super::names::{
-    GGUF_GLOBALS, GGUF_GQA, GGUF_LAYER, GGUF_MLP, GGUF_REFUSED, HF_BUFFERS, HF_GLOBALS, HF_GQA,
-    HF_LAYER, HF_MLP, Names,
+    GGUF_GLOBALS, GGUF_GQA, GGUF_LAYER, GGUF_MLP, GGUF_REFUSED, HF_BUFFERS, HF_GLOBALS, HF_GQA, HF_LAYER,
+    HF_MLP, Names,
 };
 use crate::arch::{Arch, Ffn, RopeLayout};
 use crate::error::OpenError;
@@ -54,23 +54,14 @@ pub(crate) static FAMILY: Family = Family {
 
 fn from_hf(c: &HfConfig) -> Result<Arch, OpenError> {
     let mut arch = gqa_from_hf(c, NAME, &DEFAULTS, false)?;
-    arch.ffn = vec![
-        Ffn::Dense {
-            width: c.count_or("intermediate_size", WIDTH_DEFAULT, WIDTH_MAX)?
-        };
-        arch.layers
-    ];
+    arch.ffn =
+        vec![Ffn::Dense { width: c.count_or("intermediate_size", WIDTH_DEFAULT, WIDTH_MAX)? }; arch.layers];
     Ok(arch)
 }
 
 fn from_gguf(c: &GgufConfig<'_>) -> Result<Arch, OpenError> {
     // The converter permutes the rows of q and k, so that neighbours are rotated together.
     let mut arch = gqa_from_gguf(c, NAME, false, RopeLayout::Interleaved)?;
-    arch.ffn = vec![
-        Ffn::Dense {
-            width: c.count("feed_forward_length", WIDTH_MAX)?
-        };
-        arch.layers
-    ];
+    arch.ffn = vec![Ffn::Dense { width: c.count("feed_forward_length", WIDTH_MAX)? }; arch.layers];
     Ok(arch)
 }

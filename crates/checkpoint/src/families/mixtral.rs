@@ -1,12 +1,10 @@
 //! Mixtral (arXiv 2401.04088): Llama's attention, every layer a mixture. In GGUF it is a `llama` with experts.
 
 use super::Family;
-use super::common::{
-    HfDefaults, gqa_from_gguf, gqa_from_hf, is_set, no_window_in_hf, weights_scale,
-};
+use super::common::{HfDefaults, gqa_from_gguf, gqa_from_hf, is_set, no_window_in_hf, weights_scale};
 use super::names::{
-    GGUF_EXPERT, GGUF_GLOBALS, GGUF_GQA, GGUF_LAYER, GGUF_REFUSED, GGUF_ROUTER, GGUF_STACKED,
-    HF_BUFFERS, HF_GLOBALS, HF_GQA, HF_LAYER, HF_STACKED, Names, Part,
+    GGUF_EXPERT, GGUF_GLOBALS, GGUF_GQA, GGUF_LAYER, GGUF_REFUSED, GGUF_ROUTER, GGUF_STACKED, HF_BUFFERS,
+    HF_GLOBALS, HF_GQA, HF_LAYER, HF_STACKED, Names, Part,
 };
 use crate::arch::{Arch, Ffn, Gate, GateScore, Moe, RopeLayout};
 use crate::catalog::Role;
@@ -43,10 +41,7 @@ pub(crate) static FAMILY: Family = Family {
         // The second spelling is that of transformers 5's own module tree.
         layer: &[
             HF_GQA,
-            &[
-                ("block_sparse_moe.gate.weight", Role::Router),
-                ("mlp.gate.weight", Role::Router),
-            ],
+            &[("block_sparse_moe.gate.weight", Role::Router), ("mlp.gate.weight", Role::Router)],
         ],
         expert: &[
             ("block_sparse_moe.experts.", ".w1.weight", Part::Gate),
@@ -104,11 +99,5 @@ fn put_mixture(arch: &mut Arch, experts: usize, top_k: usize, width: usize, scal
         scale,
     };
     arch.ffn = vec![Ffn::Moe; arch.layers];
-    arch.moe = Some(Moe {
-        experts,
-        top_k,
-        width,
-        shared_width: None,
-        gate,
-    });
+    arch.moe = Some(Moe { experts, top_k, width, shared_width: None, gate });
 }

@@ -41,15 +41,8 @@ pub(crate) enum Stack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     Tensor(TensorKey),
-    Expert {
-        layer: usize,
-        expert: usize,
-        part: Part,
-    },
-    Stacked {
-        layer: usize,
-        stack: Stack,
-    },
+    Expert { layer: usize, expert: usize, part: Part },
+    Stacked { layer: usize, stack: Stack },
     Buffer,
     Refused(&'static str),
     Unknown,
@@ -59,10 +52,7 @@ impl Names {
     /// What `name` means.
     pub fn meaning(&self, name: &str) -> Meaning {
         if let Some((_, role)) = self.globals.iter().find(|(n, _)| *n == name) {
-            return Meaning::Tensor(TensorKey {
-                layer: None,
-                role: *role,
-            });
+            return Meaning::Tensor(TensorKey { layer: None, role: *role });
         }
         if let Some((_, what)) = self.refused.iter().find(|(n, _)| *n == name) {
             return Meaning::Refused(what);
@@ -70,44 +60,26 @@ impl Names {
         if self.buffers.iter().any(|end| name.ends_with(end)) {
             return Meaning::Buffer;
         }
-        match name
-            .strip_prefix(self.layer_prefix)
-            .and_then(leading_number)
-        {
-            Some((layer, rest)) => rest
-                .strip_prefix('.')
-                .map_or(Meaning::Unknown, |rest| self.in_layer(layer, rest)),
+        match name.strip_prefix(self.layer_prefix).and_then(leading_number) {
+            Some((layer, rest)) => {
+                rest.strip_prefix('.').map_or(Meaning::Unknown, |rest| self.in_layer(layer, rest))
+            }
             None => Meaning::Unknown,
         }
     }
 
     fn in_layer(&self, layer: usize, rest: &str) -> Meaning {
-        if let Some((_, role)) = self
-            .layer
-            .iter()
-            .flat_map(|t| t.iter())
-            .find(|(n, _)| *n == rest)
-        {
-            return Meaning::Tensor(TensorKey {
-                layer: Some(layer),
-                role: *role,
-            });
+        if let Some((_, role)) = self.layer.iter().flat_map(|t| t.iter()).find(|(n, _)| *n == rest) {
+            return Meaning::Tensor(TensorKey { layer: Some(layer), role: *role });
         }
         if let Some((_, stack)) = self.stacked.iter().find(|(n, _)| *n == rest) {
-            return Meaning::Stacked {
-                layer,
-                stack: *stack,
-            };
+            return Meaning::Stacked { layer, stack: *stack };
         }
         for (before, after, part) in self.expert {
             if let Some((expert, tail)) = rest.strip_prefix(before).and_then(leading_number)
                 && tail == *after
             {
-                return Meaning::Expert {
-                    layer,
-                    expert,
-                    part: *part,
-                };
+                return Meaning::Expert { layer, expert, part: *part };
             }
         }
         Meaning::Unknown
@@ -115,9 +87,8 @@ impl Names {
 
     /// The usual name of a tensor.
     pub fn spell(&self, key: TensorKey) -> String {
-        let find = |table: &[(&'static str, Role)]| {
-            table.iter().find(|(_, r)| *r == key.role).map(|(n, _)| *n)
-        };
+        let find =
+            |table: &[(&'static str, Role)]| table.iter().find(|(_, r)| *r == key.role).map(|(n, _)| *n);
         match key.layer {
             None => find(self.globals).unwrap_or_default().to_owned(),
             Some(layer) => {
@@ -170,10 +141,8 @@ pub(crate) const GGUF_GLOBALS: &[(&str, Role)] = &[
 pub(crate) const HF_BUFFERS: &[&str] = &["rotary_emb.inv_freq"];
 
 /// Scaled rotary embedding hides in a tensor.
-pub(crate) const GGUF_REFUSED: &[(&str, &str)] = &[(
-    "rope_freqs.weight",
-    "scaled rotary embedding (llama 3.1 and later)",
-)];
+pub(crate) const GGUF_REFUSED: &[(&str, &str)] =
+    &[("rope_freqs.weight", "scaled rotary embedding (llama 3.1 and later)")];
 
 /// Grouped-query attention and norms, safetensors.
 pub(crate) const HF_GQA: &[(&str, Role)] = &[
@@ -203,11 +172,8 @@ pub(crate) const HF_MLP: &[(&str, Role)] = &[
 ];
 
 /// A dense gated MLP, GGUF.
-pub(crate) const GGUF_MLP: &[(&str, Role)] = &[
-    ("ffn_gate.weight", Role::FfnGate),
-    ("ffn_up.weight", Role::FfnUp),
-    ("ffn_down.weight", Role::FfnDown),
-];
+pub(crate) const GGUF_MLP: &[(&str, Role)] =
+    &[("ffn_gate.weight", Role::FfnGate), ("ffn_up.weight", Role::FfnUp), ("ffn_down.weight", Role::FfnDown)];
 
 /// Experts one by one under `mlp.experts`, safetensors.
 pub(crate) const HF_EXPERT: &[(&str, &str, Part)] = &[

@@ -4,8 +4,8 @@
 use super::Family;
 use super::common::{HfDefaults, gqa_from_gguf, gqa_from_hf, no_window_in_hf, weights_scale};
 use super::names::{
-    GGUF_EXPERT, GGUF_GLOBALS, GGUF_GQA, GGUF_LAYER, GGUF_MLP, GGUF_REFUSED, GGUF_ROUTER,
-    GGUF_STACKED, HF_BUFFERS, HF_EXPERT, HF_GLOBALS, HF_GQA, HF_LAYER, HF_MLP, HF_STACKED, Names,
+    GGUF_EXPERT, GGUF_GLOBALS, GGUF_GQA, GGUF_LAYER, GGUF_MLP, GGUF_REFUSED, GGUF_ROUTER, GGUF_STACKED,
+    HF_BUFFERS, HF_EXPERT, HF_GLOBALS, HF_GQA, HF_LAYER, HF_MLP, HF_STACKED, Names,
 };
 use crate::arch::{Arch, Ffn, Gate, GateScore, Moe, RopeLayout};
 use crate::catalog::Role;
@@ -61,10 +61,7 @@ pub(crate) static FAMILY: Family = Family {
             GGUF_GQA,
             GGUF_MLP,
             GGUF_ROUTER,
-            &[
-                ("attn_q_norm.weight", Role::AttnQNorm),
-                ("attn_k_norm.weight", Role::AttnKNorm),
-            ],
+            &[("attn_q_norm.weight", Role::AttnQNorm), ("attn_k_norm.weight", Role::AttnKNorm)],
         ],
         expert: GGUF_EXPERT,
         stacked: GGUF_STACKED,
@@ -82,9 +79,7 @@ fn from_hf(c: &HfConfig) -> Result<Arch, OpenError> {
     let step = c.count_or("decoder_sparse_step", 1, LAYERS_MAX)?;
     let dense_width = c.count_or("intermediate_size", DENSE_WIDTH_DEFAULT, WIDTH_MAX)?;
     let is_moe = |i: usize| !dense_only.contains(&(i as u64)) && (i + 1).is_multiple_of(step);
-    arch.ffn = (0..arch.layers)
-        .map(|i| ffn(is_moe(i), dense_width))
-        .collect();
+    arch.ffn = (0..arch.layers).map(|i| ffn(is_moe(i), dense_width)).collect();
     let experts = match c.number_opt("num_experts", 1, EXPERTS_MAX)? {
         Some(n) => n,
         None => c.count_or("num_local_experts", EXPERTS_DEFAULT, EXPERTS_MAX)?,
@@ -104,13 +99,8 @@ fn from_gguf(c: &GgufConfig<'_>) -> Result<Arch, OpenError> {
     let mut arch = gqa_from_gguf(c, NAME, true, RopeLayout::HalfSplit)?;
     let dense_width = c.count("feed_forward_length", WIDTH_MAX)?;
     // No key says which layers are dense; only the presence of a router does.
-    let is_moe = |i: usize| {
-        c.tensor_shape(&format!("{GGUF_LAYER}{i}.ffn_gate_inp.weight"))
-            .is_some()
-    };
-    arch.ffn = (0..arch.layers)
-        .map(|i| ffn(is_moe(i), dense_width))
-        .collect();
+    let is_moe = |i: usize| c.tensor_shape(&format!("{GGUF_LAYER}{i}.ffn_gate_inp.weight")).is_some();
+    arch.ffn = (0..arch.layers).map(|i| ffn(is_moe(i), dense_width)).collect();
     arch.moe = Some(Moe {
         experts: c.count("expert_count", EXPERTS_MAX)?,
         top_k: c.count("expert_used_count", EXPERTS_MAX)?,
@@ -123,11 +113,7 @@ fn from_gguf(c: &GgufConfig<'_>) -> Result<Arch, OpenError> {
 }
 
 fn ffn(is_moe: bool, dense_width: usize) -> Ffn {
-    if is_moe {
-        Ffn::Moe
-    } else {
-        Ffn::Dense { width: dense_width }
-    }
+    if is_moe { Ffn::Moe } else { Ffn::Dense { width: dense_width } }
 }
 
 fn gate(normalize: bool, scale: f32) -> Gate {

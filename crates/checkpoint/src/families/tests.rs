@@ -9,24 +9,16 @@ use crate::catalog::{Role, TensorKey};
 use crate::hf_config::HfConfig;
 
 fn arch(config: &str) -> Result<Arch, String> {
-    let config = HfConfig::from_bytes(Path::new("config.json"), config.as_bytes())
-        .map_err(|e| e.to_string())?;
-    of_hf(&config)
-        .and_then(|f| (f.from_hf)(&config))
-        .map_err(|e| e.to_string())
+    let config =
+        HfConfig::from_bytes(Path::new("config.json"), config.as_bytes()).map_err(|e| e.to_string())?;
+    of_hf(&config).and_then(|f| (f.from_hf)(&config)).map_err(|e| e.to_string())
 }
 
 /// Layers as `d`ense or `m`ixture, then indexers as `F`ull or `S`hared.
 fn layers(arch: &Arch) -> String {
-    let ffn = arch
-        .ffn
-        .iter()
-        .map(|f| if *f == Ffn::Moe { 'm' } else { 'd' });
-    let dsa = arch
-        .dsa
-        .iter()
-        .flat_map(|d| &d.layers)
-        .map(|k| if *k == IndexerKind::Full { 'F' } else { 'S' });
+    let ffn = arch.ffn.iter().map(|f| if *f == Ffn::Moe { 'm' } else { 'd' });
+    let dsa =
+        arch.dsa.iter().flat_map(|d| &d.layers).map(|k| if *k == IndexerKind::Full { 'F' } else { 'S' });
     ffn.chain([' ']).chain(dsa).collect()
 }
 
@@ -44,79 +36,31 @@ fn layers_of_a_configuration() {
     check("qwen3_moe", "", "mmmmmm ");
     check("qwen3_moe", r#","decoder_sparse_step":2"#, "dmdmdm ");
     check("qwen3_moe", r#","mlp_only_layers":[0,4]"#, "dmmmdm ");
-    check(
-        "qwen3_moe",
-        r#","decoder_sparse_step":3,"mlp_only_layers":[5]"#,
-        "ddmddd ",
-    );
+    check("qwen3_moe", r#","decoder_sparse_step":3,"mlp_only_layers":[5]"#, "ddmddd ");
     check("qwen3_moe", r#","mlp_only_layers":null"#, "mmmmmm ");
-    check(
-        "qwen3_moe",
-        r#","decoder_sparse_step":0"#,
-        "`decoder_sparse_step`",
-    );
-    check(
-        "qwen3_moe",
-        r#","mlp_only_layers":["0"]"#,
-        "`mlp_only_layers`",
-    );
+    check("qwen3_moe", r#","decoder_sparse_step":0"#, "`decoder_sparse_step`");
+    check("qwen3_moe", r#","mlp_only_layers":["0"]"#, "`mlp_only_layers`");
     check("glm_moe_dsa", "", "dddmmm FFFFFF");
-    check(
-        "glm_moe_dsa",
-        r#","first_k_dense_replace":1,"num_nextn_predict_layers":1"#,
-        "dmmmmmm FFFFFFF",
-    );
-    check(
-        "glm_moe_dsa",
-        r#","first_k_dense_replace":99"#,
-        "dddddd FFFFFF",
-    );
-    check(
-        "glm_moe_dsa",
-        r#","index_topk_freq":4,"index_skip_topk_offset":3"#,
-        "dddmmm FFFSSS",
-    );
-    check(
-        "glm_moe_dsa",
-        r#","index_topk_freq":2,"index_skip_topk_offset":1"#,
-        "dddmmm FSFSFS",
-    );
+    check("glm_moe_dsa", r#","first_k_dense_replace":1,"num_nextn_predict_layers":1"#, "dmmmmmm FFFFFFF");
+    check("glm_moe_dsa", r#","first_k_dense_replace":99"#, "dddddd FFFFFF");
+    check("glm_moe_dsa", r#","index_topk_freq":4,"index_skip_topk_offset":3"#, "dddmmm FFFSSS");
+    check("glm_moe_dsa", r#","index_topk_freq":2,"index_skip_topk_offset":1"#, "dddmmm FSFSFS");
     check("glm_moe_dsa", r#","index_topk_freq":2"#, "dddmmm FFSFSF");
     check("glm_moe_dsa", r#","index_topk_freq":0"#, "dddmmm FFFFFF");
-    check(
-        "glm_moe_dsa",
-        r#","index_topk_pattern":"FSSFSS","index_topk_freq":2"#,
-        "dddmmm FSSFSS",
-    );
+    check("glm_moe_dsa", r#","index_topk_pattern":"FSSFSS","index_topk_freq":2"#, "dddmmm FSSFSS");
     check(
         "glm_moe_dsa",
         r#","index_topk_pattern":["full","shared","full","full","full","full"]"#,
         "dddmmm FSFFFF",
     );
-    check(
-        "glm_moe_dsa",
-        r#","index_topk_pattern":"FSXFFF""#,
-        "`index_topk_pattern`",
-    );
-    check(
-        "glm_moe_dsa",
-        r#","index_topk_pattern":"SFFFFF""#,
-        "the first one `full`",
-    );
-    check(
-        "glm_moe_dsa",
-        r#","indexer_types":["full"]"#,
-        "`indexer_types`",
-    );
+    check("glm_moe_dsa", r#","index_topk_pattern":"FSXFFF""#, "`index_topk_pattern`");
+    check("glm_moe_dsa", r#","index_topk_pattern":"SFFFFF""#, "the first one `full`");
+    check("glm_moe_dsa", r#","indexer_types":["full"]"#, "`indexer_types`");
     let types = r#","indexer_types":["full","full","shared","shared","shared","shared"],"index_topk_pattern":"FFFFFF""#;
     check("glm_moe_dsa", types, "dddmmm FFSSSS");
     let mlp = r#","mlp_layer_types":["sparse","dense","sparse","dense","sparse","dense"]"#;
     check("glm_moe_dsa", mlp, "mdmdmd FFFFFF");
-    check(
-        "glm_moe_dsa",
-        r#","mlp_layer_types":["sparse"]"#,
-        "`mlp_layer_types`",
-    );
+    check("glm_moe_dsa", r#","mlp_layer_types":["sparse"]"#, "`mlp_layer_types`");
     for (key, bad) in [
         ("moe_layer_freq", "2"),
         ("scoring_func", "\"softmax\""),
@@ -124,72 +68,35 @@ fn layers_of_a_configuration() {
         ("rope_interleave", "false"),
         ("indexer_rope_interleave", "false"),
     ] {
-        check(
-            "glm_moe_dsa",
-            &format!(r#","{key}":{bad}"#),
-            &format!("key `{key}`: expected"),
-        );
+        check("glm_moe_dsa", &format!(r#","{key}":{bad}"#), &format!("key `{key}`: expected"));
     }
 }
 
 #[test]
 fn numbers_that_a_configuration_leaves_out() {
     let gqa = |config: &str| match arch(config).unwrap().attention {
-        Attention::Gqa {
-            heads,
-            kv_heads,
-            head_dim,
-            ..
-        } => (heads, kv_heads, head_dim),
+        Attention::Gqa { heads, kv_heads, head_dim, .. } => (heads, kv_heads, head_dim),
         Attention::Mla { .. } => panic!("latent attention"),
     };
-    let check = |config: &str, expected: (usize, usize, usize)| {
-        assert_eq!(gqa(config), expected, "{config}")
-    };
+    let check = |config: &str, expected: (usize, usize, usize)| assert_eq!(gqa(config), expected, "{config}");
     check(r#"{"model_type":"llama"}"#, (32, 32, 128));
-    check(
-        r#"{"model_type":"llama","num_attention_heads":16}"#,
-        (16, 16, 256),
-    );
+    check(r#"{"model_type":"llama","num_attention_heads":16}"#, (16, 16, 256));
     check(r#"{"model_type":"mixtral"}"#, (32, 8, 128));
-    check(
-        r#"{"model_type":"mixtral","num_key_value_heads":null,"head_dim":null}"#,
-        (32, 32, 128),
-    );
+    check(r#"{"model_type":"mixtral","num_key_value_heads":null,"head_dim":null}"#, (32, 32, 128));
     check(r#"{"model_type":"qwen3_moe"}"#, (32, 4, 64));
-    check(
-        r#"{"architectures":["Qwen3MoeForCausalLM"],"head_dim":128}"#,
-        (32, 4, 128),
-    );
+    check(r#"{"architectures":["Qwen3MoeForCausalLM"],"head_dim":128}"#, (32, 4, 128));
 
-    let theta = |keys: &str| {
-        arch(&format!(r#"{{"model_type":"mixtral"{keys}}}"#))
-            .unwrap()
-            .rope
-            .theta
-    };
+    let theta = |keys: &str| arch(&format!(r#"{{"model_type":"mixtral"{keys}}}"#)).unwrap().rope.theta;
     assert_eq!(theta(""), 1e6);
     assert_eq!(theta(r#","rope_theta":5e5"#), 5e5);
-    assert_eq!(
-        theta(r#","rope_theta":5e5,"rope_parameters":{"rope_type":"default","rope_theta":7}"#),
-        7.0
-    );
+    assert_eq!(theta(r#","rope_theta":5e5,"rope_parameters":{"rope_type":"default","rope_theta":7}"#), 7.0);
     assert_eq!(theta(r#","rope_theta":5e5,"rope_scaling":null"#), 5e5);
-    assert_eq!(
-        theta(r#","rope_theta":5e5,"rope_scaling":{"type":"default"}"#),
-        5e5
-    );
+    assert_eq!(theta(r#","rope_theta":5e5,"rope_scaling":{"type":"default"}"#), 5e5);
 
     let glm = arch(r#"{"model_type":"glm_moe_dsa"}"#).unwrap();
     let moe = glm.moe.unwrap();
-    assert_eq!(
-        (glm.hidden, glm.layers, moe.experts, moe.top_k, moe.width),
-        (6144, 78, 256, 8, 2048)
-    );
-    assert_eq!(
-        (moe.shared_width, moe.gate.scale, moe.gate.normalize),
-        (Some(2048), 2.5, true)
-    );
+    assert_eq!((glm.hidden, glm.layers, moe.experts, moe.top_k, moe.width), (6144, 78, 256, 8, 2048));
+    assert_eq!((moe.shared_width, moe.gate.scale, moe.gate.normalize), (Some(2048), 2.5, true));
     let no_shared = arch(r#"{"model_type":"glm_moe_dsa","n_shared_experts":0}"#).unwrap();
     assert_eq!(no_shared.moe.unwrap().shared_width, None);
     let two_shared = arch(r#"{"model_type":"glm_moe_dsa","n_shared_experts":2}"#).unwrap();
@@ -208,27 +115,12 @@ fn names_are_read_as_they_are_spelled() {
                 assert_eq!(names.spell(key), name);
             }
             for &(_, role) in names.layer.iter().flat_map(|t| t.iter()) {
-                let key = TensorKey {
-                    layer: Some(42),
-                    role,
-                };
-                assert_eq!(
-                    names.meaning(&names.spell(key)),
-                    Meaning::Tensor(key),
-                    "{}",
-                    family.model_type
-                );
+                let key = TensorKey { layer: Some(42), role };
+                assert_eq!(names.meaning(&names.spell(key)), Meaning::Tensor(key), "{}", family.model_type);
             }
             for &(_, _, part) in names.expert {
                 let name = names.spell_expert(7, 255, part);
-                assert_eq!(
-                    names.meaning(&name),
-                    Meaning::Expert {
-                        layer: 7,
-                        expert: 255,
-                        part
-                    }
-                );
+                assert_eq!(names.meaning(&name), Meaning::Expert { layer: 7, expert: 255, part });
             }
         }
     }
@@ -239,64 +131,19 @@ fn names_in_detail() {
     let family = |t: &str| FAMILIES.iter().find(|f| f.model_type == t).unwrap();
     let check = |family_name: &str, name: &str, expected: Meaning| {
         let f = family(family_name);
-        let names = if name.starts_with("blk") {
-            &f.gguf_names
-        } else {
-            &f.hf_names
-        };
+        let names = if name.starts_with("blk") { &f.gguf_names } else { &f.hf_names };
         assert_eq!(names.meaning(name), expected, "{name}");
     };
-    let in_layer = |layer, role| {
-        Meaning::Tensor(TensorKey {
-            layer: Some(layer),
-            role,
-        })
-    };
+    let in_layer = |layer, role| Meaning::Tensor(TensorKey { layer: Some(layer), role });
     let stacked = |layer, stack| Meaning::Stacked { layer, stack };
-    check(
-        "mixtral",
-        "model.layers.0.block_sparse_moe.gate.weight",
-        in_layer(0, Role::Router),
-    );
-    check(
-        "mixtral",
-        "model.layers.12.mlp.experts.gate_up_proj",
-        stacked(12, Stack::GateUp),
-    );
-    check(
-        "mixtral",
-        "blk.3.ffn_down_exps.weight",
-        stacked(3, Stack::One(Part::Down)),
-    );
-    check(
-        "mixtral",
-        "blk.3.ffn_gate.11.weight",
-        Meaning::Expert {
-            layer: 3,
-            expert: 11,
-            part: Part::Gate,
-        },
-    );
-    check(
-        "glm_moe_dsa",
-        "model.layers.78.shared_head.head.weight",
-        in_layer(78, Role::MtpOutput),
-    );
-    check(
-        "glm_moe_dsa",
-        "blk.78.nextn.embed_tokens.weight",
-        in_layer(78, Role::MtpEmbedding),
-    );
-    check(
-        "glm_moe_dsa",
-        "blk.4.exp_probs_b.bias",
-        in_layer(4, Role::RouterBias),
-    );
-    check(
-        "llama",
-        "model.layers.0.self_attn.rotary_emb.inv_freq",
-        Meaning::Buffer,
-    );
+    check("mixtral", "model.layers.0.block_sparse_moe.gate.weight", in_layer(0, Role::Router));
+    check("mixtral", "model.layers.12.mlp.experts.gate_up_proj", stacked(12, Stack::GateUp));
+    check("mixtral", "blk.3.ffn_down_exps.weight", stacked(3, Stack::One(Part::Down)));
+    check("mixtral", "blk.3.ffn_gate.11.weight", Meaning::Expert { layer: 3, expert: 11, part: Part::Gate });
+    check("glm_moe_dsa", "model.layers.78.shared_head.head.weight", in_layer(78, Role::MtpOutput));
+    check("glm_moe_dsa", "blk.78.nextn.embed_tokens.weight", in_layer(78, Role::MtpEmbedding));
+    check("glm_moe_dsa", "blk.4.exp_probs_b.bias", in_layer(4, Role::RouterBias));
+    check("llama", "model.layers.0.self_attn.rotary_emb.inv_freq", Meaning::Buffer);
     for unknown in [
         "model.layers.01.mlp.up_proj.weight",
         "model.layers.+1.mlp.up_proj.weight",
@@ -315,9 +162,5 @@ fn every_family_has_names_in_both_formats() {
     let names = supported_families();
     let types: Vec<&str> = names.iter().map(|n| n.model_type).collect();
     assert_eq!(types, ["llama", "mixtral", "qwen3_moe", "glm_moe_dsa"]);
-    assert!(
-        names
-            .iter()
-            .all(|n| !n.architectures.is_empty() && !n.gguf_arch.is_empty())
-    );
+    assert!(names.iter().all(|n| !n.architectures.is_empty() && !n.gguf_arch.is_empty()));
 }

@@ -6,88 +6,33 @@ use super::tiny::{Hf, check, check_hf, check_weights, expert_name, open_case, ti
 
 #[test]
 fn configs_that_are_no_configs() {
-    let with = |text: &str| Hf {
-        config: text.to_owned(),
-        ..tiny_hf()
-    };
+    let with = |text: &str| Hf { config: text.to_owned(), ..tiny_hf() };
     check_hf("empty", with(""), &["config.json", "at byte 0", "JSON"]);
-    check_hf(
-        "no JSON",
-        with("{\n\"a\": 1,\n]"),
-        &["config.json", "at byte 10", "JSON"],
-    );
+    check_hf("no JSON", with("{\n\"a\": 1,\n]"), &["config.json", "at byte 10", "JSON"]);
     check_hf("a list", with("[1]"), &["config.json", "an object"]);
     check_hf("deep", with(&"[".repeat(100_000)), &["config.json"]);
-    check_hf(
-        "too big a number",
-        with(r#"{"vocab_size":1e999}"#),
-        &["config.json", "number out of range"],
-    );
+    check_hf("too big a number", with(r#"{"vocab_size":1e999}"#), &["config.json", "number out of range"]);
     check_hf("nothing", with("{}"), &["model_type", "found nothing"]);
-    check_hf(
-        "key twice",
-        tiny_hf().key("vocab_size", "8"),
-        &["key `vocab_size`", "expected once"],
-    );
+    check_hf("key twice", tiny_hf().key("vocab_size", "8"), &["key `vocab_size`", "expected once"]);
     let unknown = tiny_hf().config("\"mixtral\"", "\"bert\"");
     check_hf(
         "unknown",
         unknown,
-        &[
-            "`bert (MixtralForCausalLM)`",
-            "supported are",
-            "glm_moe_dsa",
-            "Qwen3MoeForCausalLM",
-        ],
+        &["`bert (MixtralForCausalLM)`", "supported are", "glm_moe_dsa", "Qwen3MoeForCausalLM"],
     );
     let classifier = tiny_hf().config("ForCausalLM", "ForSequenceClassification");
-    check_hf(
-        "another head",
-        classifier,
-        &[
-            "mixtral (MixtralForSequenceClassification)",
-            "supported are",
-        ],
-    );
-    for (key, now) in [
-        ("vocab_size", "8"),
-        ("hidden_size", "32"),
-        ("num_hidden_layers", "1"),
-        ("num_local_experts", "2"),
-    ] {
-        for bad in [
-            "0",
-            "-1",
-            "1.5",
-            "\"8\"",
-            "18446744073709551615",
-            "1e300",
-            "[]",
-            "true",
-        ] {
+    check_hf("another head", classifier, &["mixtral (MixtralForSequenceClassification)", "supported are"]);
+    for (key, now) in
+        [("vocab_size", "8"), ("hidden_size", "32"), ("num_hidden_layers", "1"), ("num_local_experts", "2")]
+    {
+        for bad in ["0", "-1", "1.5", "\"8\"", "18446744073709551615", "1e300", "[]", "true"] {
             let hf = tiny_hf().config(&format!("\"{key}\":{now}"), &format!("\"{key}\":{bad}"));
-            check_hf(
-                "wrong number",
-                hf,
-                &["config.json", key, "a whole number between 1 and"],
-            );
+            check_hf("wrong number", hf, &["config.json", key, "a whole number between 1 and"]);
         }
     }
-    check_hf(
-        "theta",
-        tiny_hf().config("10000.0", "\"big\""),
-        &["rope_theta", "a finite number"],
-    );
-    check_hf(
-        "eos",
-        tiny_hf().config(":7}", ":8}"),
-        &["token id", "below the vocabulary size, 8"],
-    );
-    check_hf(
-        "eos text",
-        tiny_hf().config(":7}", ":\"</s>\"}"),
-        &["eos_token_id", "a token id or a list"],
-    );
+    check_hf("theta", tiny_hf().config("10000.0", "\"big\""), &["rope_theta", "a finite number"]);
+    check_hf("eos", tiny_hf().config(":7}", ":8}"), &["token id", "below the vocabulary size, 8"]);
+    check_hf("eos text", tiny_hf().config(":7}", ":\"</s>\"}"), &["eos_token_id", "a token id or a list"]);
     check_hf(
         "heads",
         tiny_hf().config("\"num_attention_heads\":2", "\"num_attention_heads\":3"),
@@ -100,16 +45,8 @@ fn configs_that_are_no_configs() {
 #[test]
 fn configs_that_are_not_supported() {
     for (key, value, says) in [
-        (
-            "rope_scaling",
-            r#"{"type":"linear","factor":2.0}"#,
-            "rope_type `default`",
-        ),
-        (
-            "rope_parameters",
-            r#"{"rope_type":"yarn","factor":4.0}"#,
-            "yarn",
-        ),
+        ("rope_scaling", r#"{"type":"linear","factor":2.0}"#, "rope_type `default`"),
+        ("rope_parameters", r#"{"rope_type":"yarn","factor":4.0}"#, "yarn"),
         ("rope_parameters", "7", "an object"),
         ("partial_rotary_factor", "0.5", "found 0.5"),
         ("attention_bias", "true", "expected false"),
@@ -125,11 +62,7 @@ fn configs_that_are_not_supported() {
 fn safetensors_headers_that_are_no_headers() {
     let whole = tiny_hf().weights.build();
     let header = |text: &str| with_header(text, &[0; 64]);
-    check_weights(
-        "empty",
-        vec![],
-        &["at byte 0", "8 bytes of header length", "a file of 0 bytes"],
-    );
+    check_weights("empty", vec![], &["at byte 0", "8 bytes of header length", "a file of 0 bytes"]);
     check_weights(
         "37 bytes",
         whole[..37].to_vec(),
@@ -144,49 +77,21 @@ fn safetensors_headers_that_are_no_headers() {
     check_weights("a list", header("[]"), &["an object"]);
     check_weights(
         "not UTF-8",
-        with_header("{\"a\":0}", &[])
-            .into_iter()
-            .map(|b| if b == b'a' { 0xff } else { b })
-            .collect(),
+        with_header("{\"a\":0}", &[]).into_iter().map(|b| if b == b'a' { 0xff } else { b }).collect(),
         &["JSON"],
     );
-    check_weights(
-        "no data",
-        whole[..whole.len() - 8192].to_vec(),
-        &["experts.1.w", "truncated"],
-    );
+    check_weights("no data", whole[..whole.len() - 8192].to_vec(), &["experts.1.w", "truncated"]);
     let entry = |body: &str| header(&format!("{{\"x\":{body}}}"));
-    check_weights(
-        "no fields",
-        entry("{}"),
-        &["dtype, shape and data_offsets", "`x`"],
-    );
-    check_weights(
-        "no shape",
-        entry(r#"{"dtype":"F32","data_offsets":[0,4]}"#),
-        &["`x`", "only some"],
-    );
-    check_weights(
-        "field twice",
-        entry(r#"{"dtype":"F32","dtype":"F16"}"#),
-        &["`dtype` twice"],
-    );
-    check_weights(
-        "negative",
-        entry(r#"{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}"#),
-        &["`x`", "-1"],
-    );
+    check_weights("no fields", entry("{}"), &["dtype, shape and data_offsets", "`x`"]);
+    check_weights("no shape", entry(r#"{"dtype":"F32","data_offsets":[0,4]}"#), &["`x`", "only some"]);
+    check_weights("field twice", entry(r#"{"dtype":"F32","dtype":"F16"}"#), &["`dtype` twice"]);
+    check_weights("negative", entry(r#"{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}"#), &["`x`", "-1"]);
     check_weights(
         "fraction",
         entry(r#"{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}"#),
         &["`x`", "1.5"],
     );
-    for (dtype, name) in [
-        ("F4", "F4"),
-        ("F8_E4M3", "F8_E4M3"),
-        ("I64", "I64"),
-        ("nonsense", "nonsense"),
-    ] {
+    for (dtype, name) in [("F4", "F4"), ("F8_E4M3", "F8_E4M3"), ("I64", "I64"), ("nonsense", "nonsense")] {
         let body = format!(r#"{{"dtype":"{dtype}","shape":[1],"data_offsets":[0,4]}}"#);
         check_weights("type", entry(&body), &["`x`", "F32, F16 or BF16", name]);
     }
@@ -201,9 +106,8 @@ fn safetensors_headers_that_are_no_headers() {
         let body = format!(r#"{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}"#);
         check_weights("range", entry(&body), &["`x`"]);
     }
-    let far = entry(
-        r#"{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551611,18446744073709551615]}"#,
-    );
+    let far =
+        entry(r#"{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551611,18446744073709551615]}"#);
     check_weights("range past everything", far, &["`x`", "inside the file"]);
 }
 
@@ -212,16 +116,8 @@ fn safetensors_that_do_not_fit_together() {
     let embed = "model.embed_tokens.weight";
     let norm = "model.norm.weight";
     let change = |f: fn(SafetensorsWriter) -> SafetensorsWriter| tiny_hf().weights(f);
-    check_hf(
-        "overlap",
-        change(|w| w.offsets("model.norm.weight", [0, 128])),
-        &["disjoint", embed, norm],
-    );
-    check_hf(
-        "twice",
-        change(|w| w.zeros("model.norm.weight", &[32])),
-        &[norm, "expected once"],
-    );
+    check_hf("overlap", change(|w| w.offsets("model.norm.weight", [0, 128])), &["disjoint", embed, norm]);
+    check_hf("twice", change(|w| w.zeros("model.norm.weight", &[32])), &[norm, "expected once"]);
     check_hf(
         "no embedding",
         change(|w| w.without("model.embed_tokens.weight")),
@@ -238,18 +134,9 @@ fn safetensors_that_do_not_fit_together() {
         &[&expert_name(2, "w1"), "once each"],
     );
     let other_type = change(|w| {
-        w.without(&expert_name(1, "w1")).tensor(
-            &expert_name(1, "w1"),
-            "BF16",
-            &[32, 32],
-            vec![0; 2048],
-        )
+        w.without(&expert_name(1, "w1")).tensor(&expert_name(1, "w1"), "BF16", &[32, 32], vec![0; 2048])
     });
-    check_hf(
-        "mixed experts",
-        other_type,
-        &[&expert_name(1, "w1"), "expected F32", "found BF16"],
-    );
+    check_hf("mixed experts", other_type, &[&expert_name(1, "w1"), "expected F32", "found BF16"]);
     check_hf(
         "a bias",
         change(|w| w.zeros("model.layers.0.self_attn.q_proj.bias", &[32])),
@@ -274,36 +161,21 @@ fn safetensors_that_do_not_fit_together() {
     check_hf(
         "layers",
         deeper,
-        &[
-            "model.layers.1.input_layernorm.weight",
-            "by the config 3",
-            "in the weights 1 layers",
-        ],
+        &["model.layers.1.input_layernorm.weight", "by the config 3", "in the weights 1 layers"],
     );
     let spelled_twice = change(|w| w.zeros("model.layers.0.mlp.gate.weight", &[2, 32]));
-    check_hf(
-        "one router, two names",
-        spelled_twice,
-        &["another spelling", "gate.weight"],
-    );
+    check_hf("one router, two names", spelled_twice, &["another spelling", "gate.weight"]);
 }
 
 #[test]
 fn buffers_and_a_second_tied_head_are_set_aside() {
     let hf = tiny_hf().key("tie_word_embeddings", "true").weights(|w| {
-        w.zeros("lm_head.weight", &[8, 32])
-            .zeros("model.layers.0.self_attn.rotary_emb.inv_freq", &[8])
+        w.zeros("lm_head.weight", &[8, 32]).zeros("model.layers.0.self_attn.rotary_emb.inv_freq", &[8])
     });
     let (c, _dir) = open_case(&hf.case());
     let c = c.unwrap();
     let names: Vec<&str> = c.unclaimed.iter().map(|t| t.name.as_str()).collect();
-    assert_eq!(
-        names,
-        [
-            "model.layers.0.self_attn.rotary_emb.inv_freq",
-            "lm_head.weight"
-        ]
-    );
+    assert_eq!(names, ["model.layers.0.self_attn.rotary_emb.inv_freq", "lm_head.weight"]);
     assert!(c.arch.tied_embeddings);
 }
 
@@ -311,10 +183,7 @@ fn buffers_and_a_second_tied_head_are_set_aside() {
 fn stacked_experts_are_cut_where_single_ones_are() {
     let single = open_case(&tiny_hf().case()).0.unwrap();
     let stacked = tiny_hf().weights(|mut w| {
-        for (expert, part) in [0, 1]
-            .into_iter()
-            .flat_map(|e| ["w1", "w2", "w3"].map(|p| (e, p)))
-        {
+        for (expert, part) in [0, 1].into_iter().flat_map(|e| ["w1", "w2", "w3"].map(|p| (e, p))) {
             w = w.without(&expert_name(expert, part));
         }
         w.zeros("model.layers.0.mlp.experts.gate_up_proj", &[2, 64, 32])
@@ -324,11 +193,7 @@ fn stacked_experts_are_cut_where_single_ones_are() {
     assert_eq!(single.parameters(), stacked.parameters());
     let layer = &stacked.experts[0];
     let start = layer.extents[0][0].offset;
-    let offsets: Vec<[u64; 3]> = layer
-        .extents
-        .iter()
-        .map(|e| e.map(|x| x.offset - start))
-        .collect();
+    let offsets: Vec<[u64; 3]> = layer.extents.iter().map(|e| e.map(|x| x.offset - start)).collect();
     // Gate and up of an expert lie side by side; all downs follow.
     assert_eq!(offsets, [[0, 4096, 16384], [8192, 12288, 20480]]);
     assert!(layer.extents.iter().flatten().all(|e| e.len == 4096));
@@ -354,11 +219,7 @@ fn shards() {
         tiny_hf().sharded(same, [true, false], false),
         &[second, "1 of 2 files"],
     );
-    check(
-        "no shard",
-        tiny_hf().sharded(same, [false; 2], true),
-        &["model-00001-of-00002.safetensors"],
-    );
+    check("no shard", tiny_hf().sharded(same, [false; 2], true), &["model-00001-of-00002.safetensors"]);
     let moved = |index: String| index.replacen("-00001-of", "-00002-of", 1);
     check(
         "wrong shard",
@@ -372,34 +233,17 @@ fn shards() {
             1,
         )
     };
-    check(
-        "ghost",
-        tiny_hf().sharded(ghost, [true; 2], true),
-        &["`ghost`", "found it nowhere"],
-    );
+    check("ghost", tiny_hf().sharded(ghost, [true; 2], true), &["`ghost`", "found it nowhere"]);
     let outside = |index: String| index.replace("model-00002", "../model-00002");
-    check(
-        "outside",
-        tiny_hf().sharded(outside, [true; 2], true),
-        &["weight_map", "in the same directory"],
-    );
-    check(
-        "no index",
-        tiny_hf().sharded(|_| "{}".to_owned(), [true; 2], true),
-        &["index.json", "weight_map"],
-    );
+    check("outside", tiny_hf().sharded(outside, [true; 2], true), &["weight_map", "in the same directory"]);
+    check("no index", tiny_hf().sharded(|_| "{}".to_owned(), [true; 2], true), &["index.json", "weight_map"]);
     check(
         "empty index",
         tiny_hf().sharded(|_| "{\"weight_map\":{}}".to_owned(), [true; 2], true),
         &["at least one tensor"],
     );
-    let twice = |index: String| {
-        index.replacen(
-            "\"weight_map\":{",
-            "\"weight_map\":{\"model.norm.weight\":\"a\",",
-            1,
-        )
-    };
+    let twice =
+        |index: String| index.replacen("\"weight_map\":{", "\"weight_map\":{\"model.norm.weight\":\"a\",", 1);
     check(
         "twice in the index",
         tiny_hf().sharded(twice, [true; 2], true),
@@ -407,16 +251,10 @@ fn shards() {
     );
     let mut both = tiny_hf().sharded(same, [true; 2], true);
     both.files[2].1 = tiny_hf().weights.build();
-    check(
-        "twice in shards",
-        both,
-        &["model.embed_tokens.weight", "expected once", second],
-    );
+    check("twice in shards", both, &["model.embed_tokens.weight", "expected once", second]);
     let mut series = tiny_hf().sharded(same, [true; 2], false);
     series.files.push(("other.safetensors".to_owned(), vec![]));
     assert!(open_case(&series).0.is_ok());
-    series
-        .files
-        .push(("x-00001-of-00001.safetensors".to_owned(), vec![]));
+    series.files.push(("x-00001-of-00001.safetensors".to_owned(), vec![]));
     check("two series", series, &["one series", "x-00001"]);
 }

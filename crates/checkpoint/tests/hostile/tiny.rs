@@ -17,11 +17,7 @@ pub(crate) fn open_case(case: &Case) -> (Result<Catalog, OpenError>, tempfile::T
     for (name, bytes) in &case.files {
         fs::write(dir.path().join(name), bytes).unwrap();
     }
-    let target = if case.target.is_empty() {
-        dir.path().to_owned()
-    } else {
-        dir.path().join(case.target)
-    };
+    let target = if case.target.is_empty() { dir.path().to_owned() } else { dir.path().join(case.target) };
     (open(&target), dir)
 }
 
@@ -44,14 +40,7 @@ pub(crate) fn check_gguf(what: &str, writer: GgufWriter, says: &[&str]) {
 
 pub(crate) fn check_bytes(what: &str, bytes: Vec<u8>, says: &[&str]) {
     let says: Vec<&str> = says.iter().copied().chain(["m.gguf"]).collect();
-    check(
-        what,
-        Case {
-            files: vec![("m.gguf".to_owned(), bytes)],
-            target: "m.gguf",
-        },
-        &says,
-    );
+    check(what, Case { files: vec![("m.gguf".to_owned(), bytes)], target: "m.gguf" }, &says);
 }
 
 /// The smallest mixture in GGUF: one layer, two experts.
@@ -66,10 +55,7 @@ pub(crate) fn tiny_gguf() -> GgufWriter {
         .key("llama.feed_forward_length", number(32))
         .key("llama.attention.head_count", number(2))
         .key("llama.attention.head_count_kv", number(1))
-        .key(
-            "llama.attention.layer_norm_rms_epsilon",
-            GgufValue::F32(1e-5),
-        )
+        .key("llama.attention.layer_norm_rms_epsilon", GgufValue::F32(1e-5))
         .key("llama.rope.freq_base", GgufValue::F32(10_000.0))
         .key("llama.expert_count", number(2))
         .key("llama.expert_used_count", number(1))
@@ -115,11 +101,7 @@ pub(crate) fn tiny_hf() -> Hf {
             weights = weights.zeros(&expert_name(expert, w), &[32, 32]);
         }
     }
-    Hf {
-        config: config.to_owned(),
-        weights,
-        more: Vec::new(),
-    }
+    Hf { config: config.to_owned(), weights, more: Vec::new() }
 }
 
 pub(crate) fn expert_name(expert: usize, w: &str) -> String {
@@ -143,16 +125,10 @@ impl Hf {
 
     /// Adds a key to `config.json`.
     pub(crate) fn key(self, key: &str, value: &str) -> Self {
-        self.config(
-            r#""eos_token_id":7"#,
-            &format!(r#""eos_token_id":7,"{key}":{value}"#),
-        )
+        self.config(r#""eos_token_id":7"#, &format!(r#""eos_token_id":7,"{key}":{value}"#))
     }
 
-    pub(crate) fn weights(
-        mut self,
-        change: impl FnOnce(SafetensorsWriter) -> SafetensorsWriter,
-    ) -> Self {
+    pub(crate) fn weights(mut self, change: impl FnOnce(SafetensorsWriter) -> SafetensorsWriter) -> Self {
         self.weights = change(self.weights);
         self
     }
@@ -171,11 +147,7 @@ impl Hf {
     ) -> Case {
         let all: Vec<String> = self.weights.names().map(str::to_owned).collect();
         let (first, second) = all.split_at(all.len() / 2);
-        let only = |drop: &[String]| {
-            drop.iter()
-                .fold(self.weights.clone(), |w, n| w.without(n))
-                .build()
-        };
+        let only = |drop: &[String]| drop.iter().fold(self.weights.clone(), |w, n| w.without(n)).build();
         let name = |i: usize| format!("model-0000{i}-of-00002.safetensors");
         let mut files = vec![("config.json".to_owned(), self.config.clone().into_bytes())];
         for (i, drop) in [(1, second), (2, first)] {
@@ -184,21 +156,11 @@ impl Hf {
             }
         }
         let entries = [(1, first), (2, second)].map(|(i, names)| {
-            names
-                .iter()
-                .map(|n| format!(r#""{n}":"{}""#, name(i)))
-                .collect::<Vec<_>>()
-                .join(",\n")
+            names.iter().map(|n| format!(r#""{n}":"{}""#, name(i))).collect::<Vec<_>>().join(",\n")
         });
-        let index = format!(
-            r#"{{"metadata":{{"total_size":1}},"weight_map":{{{}}}}}"#,
-            entries.join(",")
-        );
+        let index = format!(r#"{{"metadata":{{"total_size":1}},"weight_map":{{{}}}}}"#, entries.join(","));
         if with_index {
-            files.push((
-                "model.safetensors.index.json".to_owned(),
-                index_change(index).into_bytes(),
-            ));
+            files.push(("model.safetensors.index.json".to_owned(), index_change(index).into_bytes()));
         }
         files.extend(self.more);
         Case { files, target: "" }

@@ -6,8 +6,7 @@ use std::fs;
 use std::io::Write;
 
 use calypte_disk::{
-    Buffer, Disk, DiskError, DiskOptions, Extent, FileId, IoMode, ReadRequest, SEGMENT_BYTES_MAX,
-    WeightPath,
+    Buffer, Disk, DiskError, DiskOptions, Extent, FileId, IoMode, ReadRequest, SEGMENT_BYTES_MAX, WeightPath,
 };
 use tempfile::TempDir;
 
@@ -22,46 +21,26 @@ pub struct Fixture {
 
 /// Not random, but no two neighbourhoods of it are alike.
 pub fn content(file: usize, len: usize) -> Vec<u8> {
-    let word =
-        |i: usize| ((i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15 + file as u64) >> 29) as u8;
+    let word = |i: usize| ((i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15 + file as u64) >> 29) as u8;
     (0..len).map(word).collect()
 }
 
 pub fn fixture() -> Fixture {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let bytes: Vec<Vec<u8>> = SIZES
-        .iter()
-        .enumerate()
-        .map(|(n, &len)| content(n, len))
-        .collect();
+    let bytes: Vec<Vec<u8>> = SIZES.iter().enumerate().map(|(n, &len)| content(n, len)).collect();
     let write = |(n, bytes): (usize, &Vec<u8>)| {
         let path = dir.path().join(format!("weights-{n}.gguf"));
         let mut file = fs::File::create(&path).expect("created");
         file.write_all(bytes).expect("written");
         file.sync_all().expect("synced");
-        WeightPath {
-            path,
-            size_bytes: bytes.len() as u64,
-        }
+        WeightPath { path, size_bytes: bytes.len() as u64 }
     };
     let files = bytes.iter().enumerate().map(write).collect();
-    Fixture {
-        _dir: dir,
-        files,
-        bytes,
-    }
+    Fixture { _dir: dir, files, bytes }
 }
 
 pub fn open(files: &[WeightPath], mode: IoMode) -> Result<Disk, DiskError> {
-    Disk::open(
-        files,
-        &DiskOptions {
-            mode: Some(mode),
-            threads: 3,
-            queue_depth: 8,
-            ..DiskOptions::default()
-        },
-    )
+    Disk::open(files, &DiskOptions { mode: Some(mode), threads: 3, queue_depth: 8, ..DiskOptions::default() })
 }
 
 pub fn modes() -> impl Iterator<Item = IoMode> {
@@ -69,18 +48,10 @@ pub fn modes() -> impl Iterator<Item = IoMode> {
 }
 
 pub fn extent(file: u32, offset: usize, len: usize) -> Extent {
-    Extent {
-        file: FileId(file),
-        offset: offset as u64,
-        len: len as u64,
-    }
+    Extent { file: FileId(file), offset: offset as u64, len: len as u64 }
 }
 
 pub fn submit(disk: &mut Disk, ticket: u64, extents: &[Extent]) {
     let buffer = Buffer::with_capacity(disk.buffer_bytes(extents));
-    disk.submit(ReadRequest {
-        ticket,
-        extents: extents.to_vec(),
-        buffer,
-    });
+    disk.submit(ReadRequest { ticket, extents: extents.to_vec(), buffer });
 }

@@ -61,10 +61,7 @@ impl Lease {
     }
 
     pub(super) fn key(&self) -> Key {
-        Key {
-            layer: self.layer,
-            expert: self.expert,
-        }
+        Key { layer: self.layer, expert: self.expert }
     }
 }
 

@@ -16,12 +16,7 @@ pub(super) struct BufferPool {
 
 impl BufferPool {
     pub(super) fn new(budget_bytes: u64) -> BufferPool {
-        BufferPool {
-            budget_bytes,
-            held_bytes: 0,
-            idle: BTreeMap::new(),
-            allocated: 0,
-        }
+        BufferPool { budget_bytes, held_bytes: 0, idle: BTreeMap::new(), allocated: 0 }
     }
 
     /// A buffer of exactly `bytes` bytes, or `None` when the system has no such memory. The caller has made sure that all

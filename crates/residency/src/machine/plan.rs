@@ -70,21 +70,11 @@ impl Machine {
     /// At least a floor of slots keeps passing experts on, so that reads never trickle one at a time: hits make way if
     /// the free slots are fewer. That also rules out the deadlock in which every slot is held by a hit that stays.
     /// Experts that a caller leased before this step are not chosen: nobody knows when they are released.
-    fn choose_passing(
-        &mut self,
-        layer: u32,
-        hits: &[u32],
-        missing: &[u32],
-        rooms: usize,
-        short: usize,
-    ) {
+    fn choose_passing(&mut self, layer: u32, hits: &[u32], missing: &[u32], rooms: usize, short: usize) {
         let flow = self.layers[layer as usize].floor;
         let from_hits = flow.saturating_sub(rooms).min(short);
-        let leasable: Vec<u32> = hits
-            .iter()
-            .copied()
-            .filter(|&expert| self.leases(Key { layer, expert }) == 0)
-            .collect();
+        let leasable: Vec<u32> =
+            hits.iter().copied().filter(|&expert| self.leases(Key { layer, expert }) == 0).collect();
         self.offer(layer, &leasable);
         let chosen = self.take_passing(layer, from_hits);
         self.offer(layer, missing);

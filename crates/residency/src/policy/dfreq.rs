@@ -42,33 +42,20 @@ struct Score {
 
 impl Default for Score {
     fn default() -> Self {
-        Score {
-            exponent: i64::MIN,
-            mantissa: 0,
-        }
+        Score { exponent: i64::MIN, mantissa: 0 }
     }
 }
 
 impl Score {
     fn plus(self, other: Score) -> Score {
-        let (big, small) = if self >= other {
-            (self, other)
-        } else {
-            (other, self)
-        };
+        let (big, small) = if self >= other { (self, other) } else { (other, self) };
         let shift = big.exponent.abs_diff(small.exponent);
         let shift = u32::try_from(shift).unwrap_or(u32::MAX);
         let sum = big.mantissa + small.mantissa.checked_shr(shift).unwrap_or(0);
         if sum >= 2 * ONE {
-            Score {
-                exponent: big.exponent + 1,
-                mantissa: sum / 2,
-            }
+            Score { exponent: big.exponent + 1, mantissa: sum / 2 }
         } else {
-            Score {
-                exponent: big.exponent,
-                mantissa: sum,
-            }
+            Score { exponent: big.exponent, mantissa: sum }
         }
     }
 
@@ -77,10 +64,7 @@ impl Score {
         let step = 1 << (MANTISSA_BITS - COMPARED_BITS);
         let mantissa = (self.mantissa + step / 2) / step * step;
         if mantissa >= 2 * ONE {
-            Score {
-                exponent: self.exponent + 1,
-                mantissa: ONE,
-            }
+            Score { exponent: self.exponent + 1, mantissa: ONE }
         } else {
             Score { mantissa, ..self }
         }
@@ -94,14 +78,8 @@ impl Score {
         let exponent = self.exponent - other.exponent;
         // The quotient lies between 1/2 and 2, and `wide` has one bit more than a mantissa.
         match u64::try_from(wide) {
-            Ok(wide) if wide < 2 * ONE => Score {
-                exponent: exponent - 1,
-                mantissa: wide,
-            },
-            _ => Score {
-                exponent,
-                mantissa: (wide / 2) as u64,
-            },
+            Ok(wide) if wide < 2 * ONE => Score { exponent: exponent - 1, mantissa: wide },
+            _ => Score { exponent, mantissa: (wide / 2) as u64 },
         }
     }
 }
@@ -127,10 +105,7 @@ impl Dfreq {
     /// What one use in step `step` is worth.
     fn worth(&self, step: u64) -> Score {
         let half_life = self.powers.len() as u64;
-        Score {
-            exponent: (step / half_life) as i64,
-            mantissa: self.powers[(step % half_life) as usize],
-        }
+        Score { exponent: (step / half_life) as i64, mantissa: self.powers[(step % half_life) as usize] }
     }
 }
 
@@ -162,9 +137,7 @@ impl Evict for Dfreq {
     fn victim(&mut self, layers: &[u32]) -> Option<Key> {
         let clock = |layer: u32| self.clocks.get(layer as usize).copied().unwrap_or(0);
         // Each score as its own layer sees it now: layers are a step apart within one pass.
-        self.candidates.lowest(layers, |layer, score| {
-            score.over(self.worth(clock(layer))).rounded()
-        })
+        self.candidates.lowest(layers, |layer, score| score.over(self.worth(clock(layer))).rounded())
     }
 }
 
@@ -205,10 +178,7 @@ mod tests {
     /// The steps of one expert's uses, the step at which to look, the half-life: compares with the defining sum.
     fn check(half_life: u32, uses: &[u64], now: u64) {
         let mut policy = Dfreq::new(half_life);
-        let key = Key {
-            layer: 0,
-            expert: 0,
-        };
+        let key = Key { layer: 0, expert: 0 };
         for &step in uses {
             policy.touched(key, step);
         }

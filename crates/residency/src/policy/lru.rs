@@ -41,7 +41,6 @@ impl Evict for Lru {
     fn victim(&mut self, layers: &[u32]) -> Option<Key> {
         let clock = |layer: u32| self.clocks.get(layer as usize).copied().unwrap_or(0);
         let age = |layer, last: u64| clock(layer).saturating_sub(last);
-        self.candidates
-            .lowest(layers, |layer, last| std::cmp::Reverse(age(layer, last)))
+        self.candidates.lowest(layers, |layer, last| std::cmp::Reverse(age(layer, last)))
     }
 }

@@ -34,20 +34,13 @@ impl Model {
                     bytes.extend_from_slice(&[0xEE; 3]);
                     let offset = bytes.len() as u64;
                     bytes.extend((0..matrix_bytes).map(|at| pattern(layer, expert, matrix, at)));
-                    Extent {
-                        file: FileId(0),
-                        offset,
-                        len: matrix_bytes as u64,
-                    }
+                    Extent { file: FileId(0), offset, len: matrix_bytes as u64 }
                 }));
             }
             extents.reverse();
             all.push(LayerExperts { extents, top_k });
         }
-        Model {
-            layers: all,
-            bytes: bytes.into(),
-        }
+        Model { layers: all, bytes: bytes.into() }
     }
 
     pub fn disk(&self) -> Disk {
@@ -63,30 +56,16 @@ impl Model {
 /// A lease shows exactly the bytes of its expert.
 pub fn check_lease(model: &Model, lease: &Lease) {
     let extents = &model.layers[lease.layer()].extents[lease.expert as usize];
-    for (matrix, (view, extent)) in [lease.gate(), lease.up(), lease.down()]
-        .iter()
-        .zip(extents)
-        .enumerate()
-    {
-        let expected: Vec<u8> = (0..extent.len as usize)
-            .map(|at| pattern(lease.layer(), lease.expert, matrix, at))
-            .collect();
-        assert_eq!(
-            *view,
-            expected,
-            "matrix {matrix} of {} {}",
-            lease.layer(),
-            lease.expert
-        );
+    for (matrix, (view, extent)) in [lease.gate(), lease.up(), lease.down()].iter().zip(extents).enumerate() {
+        let expected: Vec<u8> =
+            (0..extent.len as usize).map(|at| pattern(lease.layer(), lease.expert, matrix, at)).collect();
+        assert_eq!(*view, expected, "matrix {matrix} of {} {}", lease.layer(), lease.expert);
     }
 }
 
 /// A whole step: every expert once, the right bytes, within the budget.
 pub fn run_step(cache: &mut ExpertCache, model: &Model, layer: usize, union: &[u32]) {
-    assert!(
-        try_step(cache, model, layer, union, &mut |_| 0),
-        "a read failed"
-    );
+    assert!(try_step(cache, model, layer, union, &mut |_| 0), "a read failed");
 }
 
 /// As `run_step`, releasing leases in an order that `choose` gives; `false` when a read failed.
@@ -126,11 +105,7 @@ pub fn try_step(
     }
     seen.sort_unstable();
     let expected: BTreeSet<u32> = union.iter().copied().collect();
-    assert_eq!(
-        seen,
-        expected.into_iter().collect::<Vec<_>>(),
-        "each exactly once"
-    );
+    assert_eq!(seen, expected.into_iter().collect::<Vec<_>>(), "each exactly once");
     assert_eq!(cache.disk().in_flight(), 0);
     true
 }
@@ -150,12 +125,7 @@ pub struct Script {
 pub fn scripted(model: &Model, script: &Script, seed: u64) -> Disk {
     let script = script.clone();
     model.disk().map_backend(|inner| {
-        Box::new(Scripted {
-            inner,
-            script,
-            held: Vec::new(),
-            choose: Box::new(chooser(seed)),
-        })
+        Box::new(Scripted { inner, script, held: Vec::new(), choose: Box::new(chooser(seed)) })
     })
 }
 
@@ -184,10 +154,7 @@ impl Backend for Scripted {
                 failure: Failure::Gone,
             };
             let result = Err(FailedRead { error, buffer });
-            self.held.push(Completion {
-                ticket: request.ticket,
-                result,
-            });
+            self.held.push(Completion { ticket: request.ticket, result });
         } else {
             self.inner.submit(request);
             self.held.extend(self.inner.wait());
@@ -195,11 +162,7 @@ impl Backend for Scripted {
     }
 
     fn poll(&mut self) -> Option<Completion> {
-        if (self.choose)(2) == 0 {
-            None
-        } else {
-            self.wait()
-        }
+        if (self.choose)(2) == 0 { None } else { self.wait() }
     }
 
     fn wait(&mut self) -> Option<Completion> {

@@ -8,10 +8,7 @@ pub(super) fn strip_tags(template: &str) -> String {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start + 2);
         out.push_str(before);
-        rest = match tag
-            .find("%}")
-            .and_then(|end| replacement(&tag[..end]).map(|new| (new, end)))
-        {
+        rest = match tag.find("%}").and_then(|end| replacement(&tag[..end]).map(|new| (new, end))) {
             Some((new, end)) => {
                 out.push_str(&new);
                 &tag[end..]
@@ -25,10 +22,7 @@ pub(super) fn strip_tags(template: &str) -> String {
 /// What to write instead of the inside of a block tag.
 fn replacement(inside: &str) -> Option<String> {
     let is_mark = |c: char| c == '-' || c == '+';
-    let word = inside
-        .trim_start_matches(is_mark)
-        .trim_end_matches(is_mark)
-        .trim();
+    let word = inside.trim_start_matches(is_mark).trim_end_matches(is_mark).trim();
     let new = match word {
         "generation" => "if true",
         "endgeneration" => "endif",
@@ -47,14 +41,8 @@ mod tests {
 
     #[test]
     fn replaces_only_the_tags() {
-        check(
-            "a{% generation %}b{% endgeneration %}c",
-            "a{% if true %}b{% endif %}c",
-        );
-        check(
-            "{%- generation -%}x{%+endgeneration\n-%}",
-            "{%- if true -%}x{%+endif\n-%}",
-        );
+        check("a{% generation %}b{% endgeneration %}c", "a{% if true %}b{% endif %}c");
+        check("{%- generation -%}x{%+endgeneration\n-%}", "{%- if true -%}x{%+endif\n-%}");
         check(
             "{% if generation %}{{ generation }}{% endif %}",
             "{% if generation %}{{ generation }}{% endif %}",

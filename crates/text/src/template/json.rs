@@ -58,12 +58,9 @@ fn indent_text(indent: Option<Value>) -> Result<Option<String>, Error> {
         Some(v) => match v.as_str() {
             Some(text) => Ok(Some(text.to_owned())),
             None => {
-                let width = v
-                    .as_i64()
-                    .ok_or_else(|| refuse("tojson: indent must be a number or a string"))?;
-                Ok(Some(
-                    " ".repeat(usize::try_from(width.clamp(0, 64)).unwrap_or(0)),
-                ))
+                let width =
+                    v.as_i64().ok_or_else(|| refuse("tojson: indent must be a number or a string"))?;
+                Ok(Some(" ".repeat(usize::try_from(width.clamp(0, 64)).unwrap_or(0))))
             }
         },
     }
@@ -71,19 +68,10 @@ fn indent_text(indent: Option<Value>) -> Result<Option<String>, Error> {
 
 fn separators(given: Option<Value>, indented: bool) -> Result<(String, String), Error> {
     match given.filter(|v| !v.is_none()) {
-        None => Ok((
-            if indented { "," } else { ", " }.to_owned(),
-            ": ".to_owned(),
-        )),
+        None => Ok((if indented { "," } else { ", " }.to_owned(), ": ".to_owned())),
         Some(pair) => {
-            let item = |i| {
-                pair.get_item_by_index(i)
-                    .ok()
-                    .and_then(|v| v.as_str().map(str::to_owned))
-            };
-            item(0)
-                .zip(item(1))
-                .ok_or_else(|| refuse("tojson: separators must be two strings"))
+            let item = |i| pair.get_item_by_index(i).ok().and_then(|v| v.as_str().map(str::to_owned));
+            item(0).zip(item(1)).ok_or_else(|| refuse("tojson: separators must be two strings"))
         }
     }
 }
@@ -103,37 +91,21 @@ fn write_value(
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
         ValueKind::Number => out.push_str(&number(value)?),
-        ValueKind::String => {
-            write_string(value.as_str().unwrap_or_default(), style.ensure_ascii, out)
-        }
+        ValueKind::String => write_string(value.as_str().unwrap_or_default(), style.ensure_ascii, out),
         ValueKind::Seq | ValueKind::Iterable => {
             let items = value.try_iter()?.collect::<Vec<_>>();
-            write_container(
-                state,
-                style,
-                depth,
-                ['[', ']'],
-                items.len(),
-                out,
-                |i, out| write_value(state, &items[i], style, depth + 1, out),
-            )?;
+            write_container(state, style, depth, ['[', ']'], items.len(), out, |i, out| {
+                write_value(state, &items[i], style, depth + 1, out)
+            })?;
         }
         ValueKind::Map => {
             let entries = entries(value, style.sort_keys)?;
-            write_container(
-                state,
-                style,
-                depth,
-                ['{', '}'],
-                entries.len(),
-                out,
-                |i, out| {
-                    let (key, value) = &entries[i];
-                    write_string(key, style.ensure_ascii, out);
-                    out.push_str(&style.key_separator);
-                    write_value(state, value, style, depth + 1, out)
-                },
-            )?;
+            write_container(state, style, depth, ['{', '}'], entries.len(), out, |i, out| {
+                let (key, value) = &entries[i];
+                write_string(key, style.ensure_ascii, out);
+                out.push_str(&style.key_separator);
+                write_value(state, value, style, depth + 1, out)
+            })?;
         }
         other => return Err(refuse(format!("tojson: {other} is not JSON serializable"))),
     }
@@ -181,9 +153,7 @@ fn entries(map: &Value, sort: bool) -> Result<Vec<(String, Value)>, Error> {
             ValueKind::Bool => if key.is_true() { "true" } else { "false" }.to_owned(),
             ValueKind::None => "null".to_owned(),
             other => {
-                return Err(refuse(format!(
-                    "tojson: a key is a {other}, expected a string"
-                )));
+                return Err(refuse(format!("tojson: a key is a {other}, expected a string")));
             }
         };
         entries.push((name, map.get_item(&key)?));
@@ -195,11 +165,7 @@ fn entries(map: &Value, sort: bool) -> Result<Vec<(String, Value)>, Error> {
 }
 
 fn number(value: &Value) -> Result<String, Error> {
-    if value.is_integer() {
-        Ok(value.to_string())
-    } else {
-        Ok(float(f64::try_from(value.clone())?))
-    }
+    if value.is_integer() { Ok(value.to_string()) } else { Ok(float(f64::try_from(value.clone())?)) }
 }
 
 /// A float as Python writes it: the shortest digits that read back the same, in scientific notation outside 1e-4 … 1e16.
@@ -215,11 +181,7 @@ fn float(x: f64) -> String {
     match exponent.parse::<i32>().unwrap_or(0) {
         -4..=15 => {
             let plain = x.to_string();
-            if plain.contains('.') {
-                plain
-            } else {
-                plain + ".0"
-            }
+            if plain.contains('.') { plain } else { plain + ".0" }
         }
         e => format!("{digits}e{}{:02}", if e < 0 { '-' } else { '+' }, e.abs()),
     }

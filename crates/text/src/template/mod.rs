@@ -38,11 +38,7 @@ pub struct Message {
     /// `system`, `user`, `assistant`, `tool`, …
     pub role: String,
     /// A string or a list of parts. `None` leaves the field out; templates tell that from null.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "present"
-    )]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub content: Option<serde_json::Value>,
     /// All other fields, e.g. `tool_calls`, `reasoning_content`.
     #[serde(flatten)]
@@ -50,9 +46,7 @@ pub struct Message {
 }
 
 /// A null that is there is kept.
-fn present<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<serde_json::Value>, D::Error> {
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<serde_json::Value>, D::Error> {
     serde_json::Value::deserialize(deserializer).map(Some)
 }
 
@@ -69,18 +63,11 @@ impl Message {
     /// Turns the arguments of tool calls from JSON text, as clients send them, to the objects that most templates expect.
     /// Arguments that are not the text of a JSON object stay as they are.
     pub fn parse_tool_arguments(&mut self) {
-        let calls = self
-            .other
-            .get_mut("tool_calls")
-            .and_then(|calls| calls.as_array_mut());
+        let calls = self.other.get_mut("tool_calls").and_then(|calls| calls.as_array_mut());
         for call in calls.into_iter().flatten() {
-            let arguments = call
-                .get_mut("function")
-                .and_then(|f| f.get_mut("arguments"));
+            let arguments = call.get_mut("function").and_then(|f| f.get_mut("arguments"));
             let Some(arguments) = arguments else { continue };
-            let parsed = arguments
-                .as_str()
-                .and_then(|text| serde_json::from_str(text).ok());
+            let parsed = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
             if let Some(object @ serde_json::Value::Object(_)) = parsed {
                 *arguments = object;
             }
@@ -103,22 +90,13 @@ impl ChatTemplate {
     /// [`TextError::Template`] with the line of what does not parse or is not supported.
     pub fn new(template: &str, bos: &str, eos: &str) -> Result<Self, TextError> {
         if template.len() > TEMPLATE_BYTES_MAX {
-            let reason = format!(
-                "{} bytes long, expected at most {TEMPLATE_BYTES_MAX}",
-                template.len()
-            );
+            let reason = format!("{} bytes long, expected at most {TEMPLATE_BYTES_MAX}", template.len());
             return Err(TextError::Template { line: 0, reason });
         }
         let mut environment = environment().map_err(|e| explain(&e, 0))?;
         let source = generation::strip_tags(template);
-        environment
-            .add_template_owned(NAME, source)
-            .map_err(|e| explain(&e, 0))?;
-        let template = Self {
-            environment,
-            bos: bos.to_owned(),
-            eos: eos.to_owned(),
-        };
+        environment.add_template_owned(NAME, source).map_err(|e| explain(&e, 0))?;
+        let template = Self { environment, bos: bos.to_owned(), eos: eos.to_owned() };
         Ok(template.with_clock(time::now_seconds))
     }
 
@@ -128,13 +106,11 @@ impl ChatTemplate {
     }
 
     fn with_clock(mut self, now: impl Fn() -> Option<i64> + Send + Sync + 'static) -> Self {
-        self.environment
-            .add_function("strftime_now", move |format: &str| {
-                let seconds = now().ok_or_else(|| {
-                    refuse("strftime_now: this platform has no clock; set the time")
-                })?;
-                time::format(format, seconds).map_err(refuse)
-            });
+        self.environment.add_function("strftime_now", move |format: &str| {
+            let seconds =
+                now().ok_or_else(|| refuse("strftime_now: this platform has no clock; set the time"))?;
+            time::format(format, seconds).map_err(refuse)
+        });
         self
     }
 
@@ -155,15 +131,9 @@ impl ChatTemplate {
             line: 0,
             reason: format!("the messages are not JSON: {e}"),
         })?;
-        let input_bytes = [Some(&messages), tools]
-            .iter()
-            .flatten()
-            .map(|v| v.to_string().len() as u64)
-            .sum::<u64>()
-            + extra
-                .values()
-                .map(|v| v.to_string().len() as u64)
-                .sum::<u64>();
+        let input_bytes =
+            [Some(&messages), tools].iter().flatten().map(|v| v.to_string().len() as u64).sum::<u64>()
+                + extra.values().map(|v| v.to_string().len() as u64).sum::<u64>();
         let mut context = vec![
             ("messages", Value::from(Serde(&messages))),
             ("tools", Value::from(Serde(&tools))),
@@ -172,11 +142,7 @@ impl ChatTemplate {
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
         ];
-        context.extend(
-            extra
-                .iter()
-                .map(|(name, value)| (name.as_str(), Value::from(Serde(value)))),
-        );
+        context.extend(extra.iter().map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
         // Of two variables with the same name the later one counts.
         self.render_limited(Value::from_pairs(context), fuel(input_bytes))
     }
@@ -185,18 +151,14 @@ impl ChatTemplate {
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(fuel));
         on_deep_stack(fuel, move || {
-            let template = environment
-                .get_template(NAME)
-                .map_err(|e| explain(&e, fuel))?;
+            let template = environment.get_template(NAME).map_err(|e| explain(&e, fuel))?;
             template.render(context).map_err(|e| explain(&e, fuel))
         })
     }
 }
 
 fn fuel(input_bytes: u64) -> u64 {
-    FUEL_BASE
-        .saturating_add(input_bytes.saturating_mul(FUEL_PER_INPUT_BYTE))
-        .min(FUEL_MAX)
+    FUEL_BASE.saturating_add(input_bytes.saturating_mul(FUEL_PER_INPUT_BYTE)).min(FUEL_MAX)
 }
 
 /// Values nest as deep as fuel allows, and dropping or comparing them recurses. Only the touched part is ever allocated.
@@ -210,51 +172,34 @@ fn on_deep_stack(
     render: impl FnOnce() -> Result<String, TextError> + Send,
 ) -> Result<String, TextError> {
     let failed = |reason: String| TextError::Template { line: 0, reason };
-    let stack_bytes =
-        usize::try_from(fuel.saturating_mul(STACK_BYTES_PER_FUEL)).unwrap_or(usize::MAX);
+    let stack_bytes = usize::try_from(fuel.saturating_mul(STACK_BYTES_PER_FUEL)).unwrap_or(usize::MAX);
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .stack_size(stack_bytes)
-            .spawn_scoped(scope, render);
-        let thread =
-            thread.map_err(|e| failed(format!("cannot start the thread that renders it: {e}")))?;
-        thread.join().unwrap_or_else(|_| {
-            Err(failed(
-                "rendering failed inside the template engine".to_owned(),
-            ))
-        })
+        let thread = std::thread::Builder::new().stack_size(stack_bytes).spawn_scoped(scope, render);
+        let thread = thread.map_err(|e| failed(format!("cannot start the thread that renders it: {e}")))?;
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(failed("rendering failed inside the template engine".to_owned())))
     })
 }
 
 /// A browser has no threads here; an overflow there is an exception, not the end of the process.
 #[cfg(target_arch = "wasm32")]
-fn on_deep_stack(
-    _: u64,
-    render: impl FnOnce() -> Result<String, TextError>,
-) -> Result<String, TextError> {
+fn on_deep_stack(_: u64, render: impl FnOnce() -> Result<String, TextError>) -> Result<String, TextError> {
     render()
 }
 
 /// Jinja as `transformers` sets it up.
 fn environment() -> Result<Environment<'static>, Error> {
     let mut env = Environment::new();
-    env.set_syntax(
-        SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build()?,
-    );
+    env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_recursion_limit(RECURSION_MAX);
     env.set_debug(true); // so that errors know what was undefined
     env.set_unknown_method_callback(python::method);
     env.add_filter("tojson", json::tojson);
-    env.add_function(
-        "raise_exception",
-        |message: String| -> Result<Value, Error> {
-            Err(refuse(&message).with_source(Raised(message)))
-        },
-    );
+    env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(refuse(&message).with_source(Raised(message)))
+    });
     Ok(env)
 }
 
@@ -275,9 +220,7 @@ fn explain(error: &Error, fuel: u64) -> TextError {
     let mut reasons: Vec<String> = Vec::new();
     while let Some(this) = cause {
         if let Some(Raised(message)) = this.downcast_ref::<Raised>() {
-            return TextError::TemplateRaised {
-                message: message.clone(),
-            };
+            return TextError::TemplateRaised { message: message.clone() };
         }
         match this.downcast_ref::<Error>() {
             Some(e) if e.kind() == ErrorKind::OutOfFuel => {
@@ -294,10 +237,7 @@ fn explain(error: &Error, fuel: u64) -> TextError {
         }
         cause = this.source();
     }
-    TextError::Template {
-        line,
-        reason: reasons.join("; "),
-    }
+    TextError::Template { line, reason: reasons.join("; ") }
 }
 
 #[cfg(test)]

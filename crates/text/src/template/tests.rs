@@ -8,18 +8,12 @@ fn render(template: &str, context: serde_json::Value) -> Result<String, TextErro
     ]))
     .unwrap();
     let extra = context.as_object().cloned().unwrap_or_default();
-    ChatTemplate::new(template, "<s>", "</s>")?
-        .with_time(0)
-        .render(&messages, None, true, &extra)
+    ChatTemplate::new(template, "<s>", "</s>")?.with_time(0).render(&messages, None, true, &extra)
 }
 
 fn check(template: &str, expected: &str) {
     assert_eq!(
-        render(
-            template,
-            json!({"x": "  a\u{1f} ", "d": {"b": 2, "a": "é😀"}})
-        )
-        .unwrap(),
+        render(template, json!({"x": "  a\u{1f} ", "d": {"b": 2, "a": "é😀"}})).unwrap(),
         expected,
         "{template}"
     );
@@ -40,10 +34,7 @@ fn renders_as_jinja2_does() {
         "<s>  user\n  assistant\n</s>",
     );
     check("{{ messages[0].content|tojson }}", r#""Hi <b>&\"é\"</b>""#);
-    check(
-        "{{ messages[1].tool_calls[0].function.arguments|tojson }}",
-        r#"{"z": 1.0, "a": [true, null]}"#,
-    );
+    check("{{ messages[1].tool_calls[0].function.arguments|tojson }}", r#"{"z": 1.0, "a": [true, null]}"#);
     check(
         "{{ d|tojson(ensure_ascii=true, separators=(',', ':'), sort_keys=True) }}",
         r#"{"a":"\u00e9\ud83d\ude00","b":2}"#,
@@ -53,10 +44,7 @@ fn renders_as_jinja2_does() {
         "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}",
     );
     check("{{ [1, 2]|tojson(indent=0) }}", "[\n1,\n2\n]");
-    check(
-        "{{ x.strip() }}|{{ x.lstrip() }}|{{ x|trim }}|",
-        "a|a\u{1f} |a\u{1f}|",
-    );
+    check("{{ x.strip() }}|{{ x.lstrip() }}|{{ x|trim }}|", "a|a\u{1f} |a\u{1f}|");
     check(
         "{{ 'a,b,c'.rsplit(',', 1) }}{{ 'ab'.removeprefix('a') }}{{ 'ab'.removesuffix('b') }}",
         "['a,b', 'c']ba",
@@ -75,10 +63,7 @@ fn renders_as_jinja2_does() {
         "{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }} {{ missing is defined }}",
         "True True True False",
     );
-    check(
-        "{{ messages[::-1][0].role }} {{ messages|length }} {{ missing }}",
-        "assistant 2 ",
-    );
+    check("{{ messages[::-1][0].role }} {{ messages|length }} {{ missing }}", "assistant 2 ");
     check(
         "{{ messages|map(attribute='role')|join('+') }} {{ messages|selectattr('role', 'equalto', 'user')|list|length }}",
         "user+assistant 1",
@@ -87,10 +72,7 @@ fn renders_as_jinja2_does() {
         "{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}{% for k, v in d|dictsort %}{{ k }}{% endfor %}",
         "b=2;a=é😀;ab",
     );
-    check(
-        "{%- macro f(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}{{ f(1, b=3) }}",
-        "1213",
-    );
+    check("{%- macro f(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}{{ f(1, b=3) }}", "1213");
     check("x\n\n", "x\n");
 }
 
@@ -100,10 +82,7 @@ fn errors_say_what_and_where() {
     check_error("a\n\n{% nonesuch %}", "line 3");
     check_error("{{ 'a'.nonesuch() }}", "nonesuch");
     check_error("\n{{ missing.attribute }}", "line 2");
-    check_error(
-        "{{ raise_exception('only two roles') }}",
-        "refuses these messages: only two roles",
-    );
+    check_error("{{ raise_exception('only two roles') }}", "refuses these messages: only two roles");
     check_error(
         "{% macro f() %}{{ raise_exception('inside') }}{% endmacro %}{{ f() }}",
         "refuses these messages: inside",
@@ -120,32 +99,24 @@ fn hostile_templates_are_stopped() {
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
         "units of work",
     );
-    check_error(
-        "{% for i in range(99999) %}{{ 'x' * 99999 }}{% endfor %}",
-        "units of work",
-    );
+    check_error("{% for i in range(99999) %}{{ 'x' * 99999 }}{% endfor %}", "units of work");
     check_error("{{ ('x' * 1000000) * 1000000 }}", "units of work");
     check_error(
         "{% set ns = namespace(x='x') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
         "units of work",
     );
-    check_error(
-        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-        "recursion",
-    );
+    check_error("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion");
     check_error("{% include 'chat_template' %}", "recursion");
     check_error(&"{% if true %}".repeat(10_000), "line 1");
-    check_error(
-        &format!("{{{{ {}1{} }}}}", "(".repeat(10_000), ")".repeat(10_000)),
-        "line 1",
-    );
+    check_error(&format!("{{{{ {}1{} }}}}", "(".repeat(10_000), ")".repeat(10_000)), "line 1");
     check_error(&" ".repeat(TEMPLATE_BYTES_MAX + 1), "expected at most");
 }
 
 /// Values nested as deep as fuel allows: dropped, printed, compared, serialised.
 #[test]
 fn deep_nesting_does_not_overflow_the_stack() {
-    let nest = "{% set ns = namespace(x=[]) %}{% for i in range(LEVELS) %}{% set ns.x = [ns.x] %}{% endfor %}";
+    let nest =
+        "{% set ns = namespace(x=[]) %}{% for i in range(LEVELS) %}{% set ns.x = [ns.x] %}{% endfor %}";
     let endless = "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% for j in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}{% endfor %}";
     check_error(endless, "units of work");
     let levels = |n: usize| nest.replace("LEVELS", &n.to_string());
@@ -184,10 +155,7 @@ fn tool_arguments_become_objects() {
         )
         .unwrap();
         message.parse_tool_arguments();
-        assert_eq!(
-            message.other["tool_calls"][0]["function"]["arguments"],
-            expected
-        );
+        assert_eq!(message.other["tool_calls"][0]["function"]["arguments"], expected);
     };
     check(json!("{\"b\": 1, \"a\": 2}"), json!({"b": 1, "a": 2}));
     check(json!("[1]"), json!("[1]"));

@@ -17,15 +17,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-const WEEKDAYS: [&str; 7] = [
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-    "Sunday",
-];
+const WEEKDAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
 /// Length of month and weekday abbreviations.
 const ABBREVIATION_BYTES: usize = 3;
@@ -33,9 +25,7 @@ const ABBREVIATION_BYTES: usize = 3;
 /// Seconds since 1970, where there is a clock.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) fn now_seconds() -> Option<i64> {
-    let since = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .ok()?;
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
     i64::try_from(since.as_secs()).ok()
 }
 
@@ -77,14 +67,7 @@ impl Moment {
             month += 1;
         }
         let second_of_day = unix_seconds.rem_euclid(SECONDS_PER_DAY);
-        Self {
-            year,
-            month,
-            day: day + 1,
-            day_of_year: days + 1,
-            weekday,
-            second_of_day,
-        }
+        Self { year, month, day: day + 1, day_of_year: days + 1, weekday, second_of_day }
     }
 }
 
@@ -121,10 +104,7 @@ pub(super) fn format(format: &str, unix_seconds: i64) -> Result<String, String> 
         }
         let text = directive.and_then(|d| field(&moment, d));
         let text = text.ok_or_else(|| {
-            format!(
-                "strftime_now: %{} in '{format}' is not supported",
-                directive.unwrap_or(' ')
-            )
+            format!("strftime_now: %{} in '{format}' is not supported", directive.unwrap_or(' '))
         })?;
         match text.trim_start_matches(['0', ' ']) {
             _ if !unpadded => out.push_str(&text),
@@ -136,11 +116,7 @@ pub(super) fn format(format: &str, unix_seconds: i64) -> Result<String, String> 
 }
 
 fn field(m: &Moment, directive: char) -> Option<String> {
-    let (hour, minute, second) = (
-        m.second_of_day / 3600,
-        m.second_of_day / 60 % 60,
-        m.second_of_day % 60,
-    );
+    let (hour, minute, second) = (m.second_of_day / 3600, m.second_of_day / 60 % 60, m.second_of_day % 60);
     let hour12 = (hour + 11) % 12 + 1;
     let (month, weekday) = (MONTHS.get(m.month)?, WEEKDAYS.get(m.weekday)?);
     Some(match directive {
@@ -177,17 +153,9 @@ mod tests {
     #[test]
     fn formats_as_strftime_does() {
         check("%d %b %Y", 0, "01 Jan 1970");
-        check(
-            "%A, %B %-d, %Y",
-            1_709_164_800,
-            "Thursday, February 29, 2024",
-        );
+        check("%A, %B %-d, %Y", 1_709_164_800, "Thursday, February 29, 2024");
         check("%Y-%m-%d %H:%M:%S", 1_735_689_599, "2024-12-31 23:59:59");
-        check(
-            "%F %T %a %j %y %p %I %-I",
-            1_735_689_600,
-            "2025-01-01 00:00:00 Wed 001 25 AM 12 12",
-        );
+        check("%F %T %a %j %y %p %I %-I", 1_735_689_600, "2025-01-01 00:00:00 Wed 001 25 AM 12 12");
         check("%F", -1, "1969-12-31");
         check("%F", 4_107_542_400, "2100-03-01");
         check("100%% %e", 0, "100%  1");

@@ -62,10 +62,7 @@ pub fn read(bytes: &[u8]) -> GgufTokenizer {
     for _ in 0..pairs {
         let key = reader.text();
         let kind = reader.u32();
-        match (
-            key.strip_prefix("tokenizer.").unwrap_or(&key),
-            reader.value(kind),
-        ) {
+        match (key.strip_prefix("tokenizer.").unwrap_or(&key), reader.value(kind)) {
             ("ggml.model", Value::Text(v)) => meta.model = v,
             ("ggml.pre", Value::Text(v)) => meta.pre = Some(v),
             ("chat_template", Value::Text(v)) => meta.chat_template = Some(v),
