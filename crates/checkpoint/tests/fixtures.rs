@@ -199,6 +199,22 @@ fn expert_groups_come_from_both_formats() {
 }
 
 #[test]
+fn indexers_are_found_without_their_list() {
+    let original = fixture("glm_moe_dsa-a/model.gguf");
+    let want = open(&original).unwrap();
+    let mut bytes = std::fs::read(&original).unwrap();
+    let key = b"attention.indexer.types";
+    let at = bytes.windows(key.len()).position(|w| w == key).unwrap();
+    bytes[at + key.len() - 1] = b'_';
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    let dsa = want.arch.dsa.unwrap();
+    assert!(dsa.layers.contains(&IndexerKind::Shared), "{:?}", dsa.layers);
+    assert_eq!(open(&path).unwrap().arch.dsa, Some(dsa));
+}
+
+#[test]
 fn mixed_block_formats_have_exact_extents() {
     let c = open(&fixture("quant-mix")).unwrap();
     assert_eq!((c.format, c.parameters().total), ("gguf", 610_240));

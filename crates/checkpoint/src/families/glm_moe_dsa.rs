@@ -292,17 +292,27 @@ fn attention_from_gguf(c: &GgufConfig<'_>) -> Result<Attention, OpenError> {
     })
 }
 
+/// Some converters leave the list of indexers out, and some leave the indexer out of the layers for multi-token
+/// prediction. A layer has an indexer exactly if the file has its query matrix.
+fn stored_indexer(c: &GgufConfig<'_>, layer: usize) -> IndexerKind {
+    match c.tensor_shape(&format!("blk.{layer}.indexer.attn_q_b.weight")) {
+        Some(_) => IndexerKind::Full,
+        None => IndexerKind::Shared,
+    }
+}
+
 fn dsa_from_gguf(c: &GgufConfig<'_>, arch: &Arch) -> Result<Dsa, OpenError> {
     const TYPES: &str = "attention.indexer.types";
-    let kind = |full: bool| {
-        if full { IndexerKind::Full } else { IndexerKind::Shared }
-    };
+    let kind = |full: bool| if full { IndexerKind::Full } else { IndexerKind::Shared };
     let kinds = match c.flags_opt(TYPES)? {
         Some(flags) => flags.into_iter().map(kind).collect(),
-        None => vec![IndexerKind::Full; arch.layers],
+        None => (0..arch.layers).map(|layer| stored_indexer(c, layer)).collect(),
     };
-    let layers = complete(Some(kinds), arch)
+    let mut layers = complete(Some(kinds), arch)
         .ok_or_else(|| c.wrong(TYPES, format!("{} truth values, the first one true", arch.layers)))?;
+    for (layer, kind) in layers.iter_mut().enumerate().skip(arch.layers) {
+        *kind = stored_indexer(c, layer);
+    }
     Ok(Dsa {
         heads: c.count("attention.indexer.head_count", HEADS_MAX)?,
         head_dim: c.count("attention.indexer.key_length", HEAD_DIM_MAX)?,
