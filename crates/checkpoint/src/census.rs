@@ -9,6 +9,7 @@ use crate::catalog::{ExpertLayer, Role, Tensor, TensorKey};
 use crate::error::{OpenError, list, quote};
 use crate::experts::{self, Found};
 use crate::families::names::{Meaning, Names};
+use crate::judge::Judge;
 use crate::wanted::{self, Kind, Wanted};
 
 /// The tensors of a checkpoint by what they are for.
@@ -136,25 +137,7 @@ fn summary(arch: &Arch, sorted: &Sorted) -> String {
     )
 }
 
-/// What is needed to find and to report a disagreement.
-pub(crate) struct Judge<'a> {
-    path: &'a Path,
-    pub arch: &'a Arch,
-    pub names: &'a Names,
-    summary: String,
-}
-
 impl Judge<'_> {
-    pub fn disagree(&self, tensor: &str, expected: impl Into<String>, found: impl Into<String>) -> OpenError {
-        OpenError::Disagree {
-            path: self.path.to_owned(),
-            tensor: format!("tensor `{}`", quote(tensor)),
-            expected: expected.into(),
-            found: found.into(),
-            census: self.summary.clone(),
-        }
-    }
-
     /// Moves the wanted tensors of one layer from `from` to `to`.
     fn collect(
         &self,
@@ -187,13 +170,6 @@ impl Judge<'_> {
             to.insert(key, tensor);
         }
         Ok(())
-    }
-
-    pub fn check_shape(&self, tensor: &Tensor, expected: &[usize]) -> Result<(), OpenError> {
-        if tensor.shape == expected {
-            return Ok(());
-        }
-        Err(self.disagree(&tensor.name, format!("shape {expected:?}"), format!("shape {:?}", tensor.shape)))
     }
 
     fn experts(&self, sorted: &mut Sorted) -> Result<Vec<ExpertLayer>, OpenError> {

@@ -7,9 +7,9 @@ use calypte_quant::DType;
 
 use crate::arch::Moe;
 use crate::catalog::{ExpertLayer, ExpertMatrix, Tensor};
-use crate::census::Judge;
 use crate::error::OpenError;
 use crate::families::names::{Part, Stack};
+use crate::judge::Judge;
 
 /// The expert tensors of one layer, as they were found.
 #[derive(Default)]

@@ -20,6 +20,7 @@ mod gguf_value;
 mod hf;
 mod hf_config;
 mod json;
+mod judge;
 mod layout;
 mod limits;
 mod open;

@@ -63,6 +63,18 @@ pub(crate) fn byte_token(token: &str) -> Option<u8> {
     if plain { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
+/// Printable ASCII needs a token for every byte: the library drops what it cannot write. (Published vocabularies lack some
+/// control bytes, which every implementation drops.)
+pub(crate) fn check_alphabet(has: impl Fn(&str) -> bool) -> Result<(), String> {
+    let missing = (b' '..=b'~').find(|&b| !has(byte_to_char(b).encode_utf8(&mut [0; 4])));
+    match missing {
+        Some(byte) => {
+            Err(format!("no token for the byte {byte:#04x}, expected one for every printable byte"))
+        }
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

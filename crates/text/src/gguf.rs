@@ -6,33 +6,18 @@ use calypte_checkpoint::GgufTokenizer;
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 
-use crate::alphabet::Spelling;
+use crate::alphabet::{Spelling, check_alphabet};
 use crate::error::TextError;
-use crate::huggingface::check_alphabet;
+use crate::gguf_types::{bad, kind, token_type};
+use crate::parts::{Encoder, Parts};
 use crate::pieces::Pieces;
 use crate::pretokenizer::splitting;
 use crate::spm::SentencePiece;
-use crate::tokenizer::{Encoder, Parts};
 use crate::vocabulary::{Entry, VOCAB_SIZE_MAX, Vocabulary};
-
-/// Values of `tokenizer.ggml.token_type`.
-pub(crate) mod token_type {
-    pub(crate) const UNKNOWN: i32 = 2;
-    pub(crate) const CONTROL: i32 = 3;
-    pub(crate) const USER_DEFINED: i32 = 4;
-    pub(crate) const BYTE: i32 = 6;
-    /// Assumed where the file does not say.
-    pub(crate) const NORMAL: i32 = 1;
-}
 
 /// Control tokens that end an assistant's turn under any model that has them. GGUF files often name only one end token.
 const END_OF_TURN: &[&str] =
     &["<|im_end|>", "<|eot_id|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>"];
-
-/// Error about one metadata key.
-pub(crate) fn bad(key: &str, reason: String) -> TextError {
-    TextError::Tokenizer { file: format!("GGUF metadata tokenizer.ggml.{key}"), reason }
-}
 
 /// Builds the tokenizer.
 pub(crate) fn parse(meta: &GgufTokenizer) -> Result<Parts, TextError> {
@@ -71,11 +56,6 @@ pub(crate) fn parse(meta: &GgufTokenizer) -> Result<Parts, TextError> {
         strips_space: spelling == Spelling::SentencePiece && meta.add_space_prefix.unwrap_or(true),
         template: meta.chat_template.clone(),
     })
-}
-
-/// Type of token `id`.
-pub(crate) fn kind(meta: &GgufTokenizer, id: usize) -> i32 {
-    meta.token_types.get(id).copied().unwrap_or(token_type::NORMAL)
 }
 
 fn check_sizes(meta: &GgufTokenizer) -> Result<(), TextError> {

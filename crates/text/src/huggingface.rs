@@ -4,10 +4,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::alphabet::{SPACE_SYMBOL, Spelling, byte_to_char};
+use crate::alphabet::{SPACE_SYMBOL, Spelling, check_alphabet};
 use crate::error::TextError;
+use crate::parts::{Encoder, Parts};
 use crate::pieces::Pieces;
-use crate::tokenizer::{Encoder, Parts};
 use crate::vocabulary::{Entry, VOCAB_SIZE_MAX, Vocabulary};
 
 /// The pieces of a Hugging Face tokenizer, as text.
@@ -119,18 +119,6 @@ fn check_merges(model: &Value) -> Result<(), String> {
             .ok_or_else(|| format!("merge {i} is {merge}, expected two tokens whose joint is a token"))?;
     }
     Ok(())
-}
-
-/// Printable ASCII needs a token for every byte: the library drops what it cannot write. (Published vocabularies lack some
-/// control bytes, which every implementation drops.)
-pub(crate) fn check_alphabet(has: impl Fn(&str) -> bool) -> Result<(), String> {
-    let missing = (b' '..=b'~').find(|&b| !has(byte_to_char(b).encode_utf8(&mut [0; 4])));
-    match missing {
-        Some(byte) => {
-            Err(format!("no token for the byte {byte:#04x}, expected one for every printable byte"))
-        }
-        None => Ok(()),
-    }
 }
 
 /// How tokens are spelled, and whether decoding drops one space at the start: read off the decoder.

@@ -9,7 +9,9 @@
 mod alphabet;
 mod error;
 mod gguf;
+mod gguf_types;
 mod huggingface;
+mod parts;
 mod pieces;
 mod pretokenizer;
 mod specials;
@@ -21,7 +23,8 @@ mod utf8;
 mod vocabulary;
 
 pub use error::TextError;
+pub use specials::Specials;
 pub use stop::{Emit, StopMatcher};
 pub use template::{ChatTemplate, Message};
-pub use tokenizer::{Specials, Tokenizer};
+pub use tokenizer::Tokenizer;
 pub use utf8::Utf8Stream;

@@ -3,7 +3,7 @@
 use tokenizers::{AddedVocabulary, Model as _, OffsetReferential, OffsetType, PreTokenizer as _, Token};
 
 use crate::error::TextError;
-use crate::tokenizer::Specials;
+use crate::specials::Specials;
 use crate::vocabulary::Vocabulary;
 
 /// Longest run of characters of one kind (letters, white space). Past about a million, the regular expressions give up

@@ -2,6 +2,15 @@
 
 use std::collections::HashMap;
 
+/// What to do with special tokens, such as `<|im_end|>`, that are written out in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Specials {
+    /// They become the tokens they name: for prompts that a chat template made.
+    Parse,
+    /// They are plain text: for what a user wrote. Added tokens that are not special, such as `<think>`, stay tokens.
+    Plain,
+}
+
 /// A piece of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fragment<'a> {

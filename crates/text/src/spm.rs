@@ -7,9 +7,8 @@ use calypte_checkpoint::GgufTokenizer;
 
 use crate::alphabet::{SPACE_SYMBOL, byte_token};
 use crate::error::TextError;
-use crate::gguf::{bad, kind, token_type};
-use crate::specials::{Fragment, TokenFinder};
-use crate::tokenizer::Specials;
+use crate::gguf_types::{bad, kind, token_type};
+use crate::specials::{Fragment, Specials, TokenFinder};
 
 /// A SentencePiece BPE vocabulary.
 #[derive(Debug)]

@@ -3,42 +3,10 @@
 use calypte_checkpoint::{GgufTokenizer, TokenizerSource};
 
 use crate::error::TextError;
-use crate::pieces::Pieces;
-use crate::spm::SentencePiece;
+use crate::parts::{Encoder, Parts};
+use crate::specials::Specials;
 use crate::template::ChatTemplate;
-use crate::vocabulary::Vocabulary;
 use crate::{gguf, huggingface};
-
-/// What to do with special tokens, such as `<|im_end|>`, that are written out in a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Specials {
-    /// They become the tokens they name: for prompts that a chat template made.
-    Parse,
-    /// They are plain text: for what a user wrote. Added tokens that are not special, such as `<think>`, stay tokens.
-    Plain,
-}
-
-/// Turns text into token ids.
-#[derive(Debug)]
-pub(crate) enum Encoder {
-    Pieces(Box<Pieces>),
-    SentencePiece(Box<SentencePiece>),
-}
-
-/// What the two file formats come down to.
-#[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) encoder: Encoder,
-    pub(crate) vocabulary: Vocabulary,
-    pub(crate) bos: Option<u32>,
-    pub(crate) eos: Option<u32>,
-    pub(crate) add_bos: bool,
-    /// May hold duplicates.
-    pub(crate) end_ids: Vec<u32>,
-    /// Decoding a whole text drops one space at its start.
-    pub(crate) strips_space: bool,
-    pub(crate) template: Option<String>,
-}
 
 /// The tokenizer of a model.
 #[derive(Debug)]
