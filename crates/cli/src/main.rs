@@ -1,0 +1,65 @@
+//! The program: what a person types, and what they see.
+//!
+//! What lives here: the command line, the terminal (progress, line editor, Ctrl-C), the JSON of the machine interface and
+//! the exit codes. Every command is one file; what it needs of a model it asks of `calypte-engine`.
+//!
+//! What must never live here: inference, sampling, caching, file formats.
+
+mod args;
+mod bundled;
+mod chat;
+mod conversation;
+mod editor;
+mod exit;
+mod inspect;
+mod interrupt;
+mod loading;
+mod logits_file;
+mod output;
+mod plan;
+mod progress;
+mod prompt;
+mod run;
+mod score;
+mod stats;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Cli, Command};
+use crate::exit::Failure;
+
+/// Environment variable that turns logging on, e.g. `CALYPTE_LOG=debug`.
+const LOG_ENV: &str = "CALYPTE_LOG";
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage(&error),
+    };
+    log_to_stderr();
+    exit::report(dispatch(&cli.command))
+}
+
+fn dispatch(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Run(args) => run::run(args),
+        Command::Chat(args) => chat::chat(args),
+        Command::Plan(args) => plan::plan(args),
+        Command::Score(args) => score::score(args),
+        Command::Inspect(args) => inspect::inspect(args),
+    }
+}
+
+/// Logs nothing unless asked to: what everybody should know is printed, not logged.
+fn log_to_stderr() {
+    if let Ok(filter) = EnvFilter::try_from_env(LOG_ENV) {
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .init();
+    }
+}
