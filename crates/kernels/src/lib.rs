@@ -17,6 +17,8 @@ pub mod math;
 pub mod matmul;
 pub mod ops;
 mod team;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use activations::{Activations, Precision};
 pub use isa::Isa;

@@ -16,6 +16,9 @@ use crate::{Activations, Isa, Precision, Team};
 
 /// Activation rows that share one unpacking of a weight block: as many accumulators as stay in registers.
 const TILE: usize = 4;
+/// Weight rows that all activation rows meet before the next ones are fetched: weights come from memory once, and these few
+/// stay in the first-level cache meanwhile.
+const WEIGHT_ROWS: usize = 16;
 /// Below this many multiply-accumulates the hand-over to other threads costs more than it saves.
 const PARALLEL_MACS_MIN: usize = 1 << 15;
 /// Tasks per thread: enough that a thread which was held up does not hold up the rest.
@@ -82,19 +85,63 @@ unsafe fn rows_into(
     out: SendPtr<f32>,
 ) {
     let out = Out { base: out, stride: w.rows };
-    if !w.dtype.is_integer() {
-        with_float_format!(w.dtype, float_rows(isa, w, rows, x, out));
-    } else if precision == Precision::F32 {
-        with_int_format!(w.dtype, int_f32_rows(isa, w, rows, x, out));
-    } else {
-        assert!(x.is_quantized(), "integer weights need rounded activations");
-        with_int_format!(w.dtype, int_rows(isa, w, rows, x, out));
+    for first in rows.clone().step_by(WEIGHT_ROWS) {
+        let rows = first..(first + WEIGHT_ROWS).min(rows.end);
+        if !w.dtype.is_integer() {
+            with_float_format!(w.dtype, float_rows(isa, w, rows, x, out));
+        } else if precision == Precision::F32 {
+            with_int_format!(w.dtype, int_f32_rows(isa, w, rows, x, out));
+        } else {
+            assert!(x.is_quantized(), "integer weights need rounded activations");
+            with_int_format!(w.dtype, int_rows(isa, w, rows, x, out));
+        }
     }
 }
 
-for_each_isa! {
-    fn int_rows[F: IntFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = int_rows_body
+/// Dot products of one row of integer weights with `N` rows of activations, in the canonical order.
+pub(crate) trait IntDot {
+    /// # Safety
+    /// The processor must have the instructions that the implementor is named for.
+    unsafe fn dot<F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<'_>; N]) -> [f32; N];
 }
+
+/// Plain Rust, for every target.
+pub(crate) struct Portable;
+
+impl IntDot for Portable {
+    #[inline(always)]
+    unsafe fn dot<F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<'_>; N]) -> [f32; N] {
+        Portable::continue_from::<F, N>(row, x, 0, [0f32; N])
+    }
+}
+
+fn int_rows<F: IntFormat>(isa: Isa, w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use crate::x86::{Avx2, Avx512Vnni};
+        #[target_feature(enable = "avx2")]
+        fn avx2<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+            // SAFETY: this function runs only where AVX2 is.
+            unsafe { int_rows_body::<Avx2, F>(w, rows, x, out) }
+        }
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2")]
+        fn avx512<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+            // SAFETY: this function runs only where AVX-512 VL and VNNI are.
+            unsafe { int_rows_body::<Avx512Vnni, F>(w, rows, x, out) }
+        }
+        match isa {
+            // SAFETY: a tier above `Scalar` is only ever made by `Isa::available`, which asked the processor.
+            Isa::Avx512 => return unsafe { avx512::<F>(w, rows, x, out) },
+            // SAFETY: as above.
+            Isa::Avx2 => return unsafe { avx2::<F>(w, rows, x, out) },
+            Isa::Scalar => {}
+        }
+    }
+    let _ = isa;
+    // SAFETY: plain Rust needs no instructions.
+    unsafe { int_rows_body::<Portable, F>(w, rows, x, out) }
+}
+
 for_each_isa! {
     fn float_rows[F: FloatFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = float_rows_body
 }
@@ -102,15 +149,23 @@ for_each_isa! {
     fn int_f32_rows[F: IntFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = int_f32_rows_body
 }
 
+/// # Safety
+/// The processor must have the instructions of `D`.
 #[inline(always)]
-fn int_rows_body<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+unsafe fn int_rows_body<D: IntDot, F: IntFormat>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Activations,
+    out: Out,
+) {
     let mut row = 0;
     while row < x.rows() {
         let n = (x.rows() - row).min(TILE);
         if n == TILE {
             let tile: [Q8Row<'_>; TILE] = [x.q8(row), x.q8(row + 1), x.q8(row + 2), x.q8(row + 3)];
             for i in rows.clone() {
-                let acc = int_dot::<F, TILE>(w.row(i), &tile);
+                // SAFETY: promised by the caller.
+                let acc = unsafe { D::dot::<F, TILE>(w.row(i), &tile) };
                 for t in 0..TILE {
                     // SAFETY: row + t < x.rows() and i is in `rows`; see `rows_into`.
                     unsafe { out.put(row + t, i, acc[t]) };
@@ -120,8 +175,8 @@ fn int_rows_body<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activatio
             for t in 0..n {
                 let one = [x.q8(row + t)];
                 for i in rows.clone() {
-                    // SAFETY: as above.
-                    unsafe { out.put(row + t, i, int_dot::<F, 1>(w.row(i), &one)[0]) };
+                    // SAFETY: both as above.
+                    unsafe { out.put(row + t, i, D::dot::<F, 1>(w.row(i), &one)[0]) };
                 }
             }
         }
@@ -166,37 +221,43 @@ fn int_f32_rows_body<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activ
     }
 }
 
-#[inline(always)]
-fn int_dot<F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<'_>; N]) -> [f32; N] {
-    let blocks = x[0].scale.len();
-    let mut acc = [0f32; N];
-    for b in 0..blocks {
-        let w = F::block(row, b);
-        for t in 0..N {
-            let q: &[i8; BLOCK] = x[t].q[b * BLOCK..(b + 1) * BLOCK].try_into().expect("a whole block");
-            let isum = if F::HAS_HALVES {
-                let (mut low, mut high) = (0i32, 0i32);
-                for j in 0..BLOCK / 2 {
-                    low += w.q[j] as i32 * q[j] as i32;
+impl Portable {
+    /// Goes on with the sums `acc` from block `first` to the end of the row.
+    #[inline(always)]
+    pub(crate) fn continue_from<F: IntFormat, const N: usize>(
+        row: &[u8],
+        x: &[Q8Row<'_>; N],
+        first: usize,
+        mut acc: [f32; N],
+    ) -> [f32; N] {
+        for b in first..x[0].scale.len() {
+            let w = F::block(row, b);
+            for t in 0..N {
+                let q: &[i8; BLOCK] = x[t].q[b * BLOCK..(b + 1) * BLOCK].try_into().expect("a whole block");
+                let isum = if F::HAS_HALVES {
+                    let (mut low, mut high) = (0i32, 0i32);
+                    for j in 0..BLOCK / 2 {
+                        low += w.q[j] as i32 * q[j] as i32;
+                    }
+                    for j in BLOCK / 2..BLOCK {
+                        high += w.q[j] as i32 * q[j] as i32;
+                    }
+                    low * w.halves[0] + high * w.halves[1]
+                } else {
+                    let mut sum = 0i32;
+                    for j in 0..BLOCK {
+                        sum += w.q[j] as i32 * q[j] as i32;
+                    }
+                    sum
+                };
+                acc[t] += isum as f32 * (w.scale * x[t].scale[b]);
+                if F::HAS_MIN {
+                    acc[t] -= w.min * x[t].sum[b];
                 }
-                for j in BLOCK / 2..BLOCK {
-                    high += w.q[j] as i32 * q[j] as i32;
-                }
-                low * w.halves[0] + high * w.halves[1]
-            } else {
-                let mut sum = 0i32;
-                for j in 0..BLOCK {
-                    sum += w.q[j] as i32 * q[j] as i32;
-                }
-                sum
-            };
-            acc[t] += isum as f32 * (w.scale * x[t].scale[b]);
-            if F::HAS_MIN {
-                acc[t] -= w.min * x[t].sum[b];
             }
         }
+        acc
     }
-    acc
 }
 
 #[inline(always)]
@@ -316,7 +377,9 @@ mod tests {
     fn every_format_equals_its_reference_on_every_tier() {
         for dtype in DType::ALL {
             let unit = dtype.block_len().max(32);
-            for (rows, blocks, x_rows) in [(1, 1, 1), (7, 2, 3), (33, 3, 4), (64, 4, 9), (300, 1, 5)] {
+            for (rows, blocks, x_rows) in
+                [(1, 1, 1), (7, 2, 3), (33, 3, 4), (64, 4, 9), (300, 1, 5), (5, 8, 4), (3, 19, 6)]
+            {
                 check(dtype, rows, blocks * unit, x_rows, Precision::Int8);
                 check(dtype, rows, blocks * unit, x_rows, Precision::F32);
             }

@@ -25,7 +25,23 @@ pub struct Block32 {
     pub min: f32,
 }
 
-/// An integer format as a sequence of [`Block32`]s.
+/// What the float factors of a block are made of: `scale = f16(d) · scale_factor`, `min = f16(m) · min_factor`, both exact.
+///
+/// Kept apart from the arithmetic so that a kernel can widen the f16s of many blocks at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Factors {
+    /// Bits of the scale's f16.
+    pub d: u16,
+    /// Bits of the minimum's f16.
+    pub m: u16,
+    /// Integer factor of the scale.
+    pub scale_factor: i32,
+    /// Integer factor of the minimum; 0 in formats without one.
+    pub min_factor: i32,
+}
+
+/// An integer format as a sequence of [`Block32`]s. All methods take the block's number `index` (values `32·index ..`) and
+/// panic when the row is too short: callers own the shape.
 pub trait IntFormat {
     /// The type this is.
     const DTYPE: DType;
@@ -33,8 +49,31 @@ pub trait IntFormat {
     const HAS_MIN: bool;
     /// Whether `halves` can be anything but one.
     const HAS_HALVES: bool;
-    /// Block number `index` (values `32·index ..`) of a row. Panics when the row is too short: callers own the shape.
-    fn block(row: &[u8], index: usize) -> Block32;
+
+    /// The integers.
+    fn quants(row: &[u8], index: usize) -> [i8; BLOCK];
+
+    /// The float factors.
+    fn factors(row: &[u8], index: usize) -> Factors;
+
+    /// Integer factors of the two halves.
+    #[inline(always)]
+    fn halves(row: &[u8], index: usize) -> [i32; 2] {
+        let _ = (row, index);
+        [1, 1]
+    }
+
+    /// All of a block.
+    #[inline(always)]
+    fn block(row: &[u8], index: usize) -> Block32 {
+        let f = Self::factors(row, index);
+        Block32 {
+            q: Self::quants(row, index),
+            halves: Self::halves(row, index),
+            scale: f16_to_f32(f.d) * f.scale_factor as f32,
+            min: f16_to_f32(f.m) * f.min_factor as f32,
+        }
+    }
 }
 
 /// A float format as a sequence of values.
@@ -59,8 +98,22 @@ pub fn f16_to_f32(bits: u16) -> f32 {
 }
 
 #[inline(always)]
-fn half_at(bytes: &[u8], at: usize) -> f32 {
-    f16_to_f32(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+fn bits_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// The 32 nibbles of 16 bytes: byte j holds values j (low) and j + 16 (high).
+#[inline(always)]
+fn nibbles(bytes: &[u8]) -> [i8; BLOCK] {
+    let bytes: &[u8; 16] = bytes.try_into().expect("16 bytes");
+    let mut q = [0i8; BLOCK];
+    for j in 0..16 {
+        q[j] = (bytes[j] & 15) as i8;
+    }
+    for j in 0..16 {
+        q[j + 16] = (bytes[j] >> 4) as i8;
+    }
+    q
 }
 
 /// `f32` little-endian values.
@@ -79,7 +132,7 @@ impl FloatFormat for F16 {
     const DTYPE: DType = DType::F16;
     #[inline(always)]
     fn value(row: &[u8], i: usize) -> f32 {
-        half_at(row, 2 * i)
+        f16_to_f32(bits_at(row, 2 * i))
     }
 }
 
@@ -99,50 +152,63 @@ impl IntFormat for Q8_0 {
     const DTYPE: DType = DType::Q8_0;
     const HAS_MIN: bool = false;
     const HAS_HALVES: bool = false;
+
     #[inline(always)]
-    fn block(row: &[u8], index: usize) -> Block32 {
-        let b = &row[index * 34..index * 34 + 34];
+    fn quants(row: &[u8], index: usize) -> [i8; BLOCK] {
+        let bytes: &[u8; BLOCK] = row[index * 34 + 2..index * 34 + 34].try_into().expect("32 bytes");
+        // Plain loops here and below: `map` over an array does not vectorise.
         let mut q = [0i8; BLOCK];
         for j in 0..BLOCK {
-            q[j] = b[2 + j] as i8;
+            q[j] = bytes[j] as i8;
         }
-        Block32 { q, halves: [1, 1], scale: half_at(b, 0), min: 0.0 }
+        q
+    }
+
+    #[inline(always)]
+    fn factors(row: &[u8], index: usize) -> Factors {
+        Factors { d: bits_at(row, index * 34), scale_factor: 1, ..Factors::default() }
     }
 }
 
-/// `[d: f16][16 bytes]`, byte j holds values j (low nibble) and j + 16 (high), value `d·(n − 8)`.
+/// `[d: f16][16 bytes of nibbles]`, value `d·(n − 8)`.
 pub struct Q4_0;
 impl IntFormat for Q4_0 {
     const DTYPE: DType = DType::Q4_0;
     const HAS_MIN: bool = false;
     const HAS_HALVES: bool = false;
+
     #[inline(always)]
-    fn block(row: &[u8], index: usize) -> Block32 {
-        let b = &row[index * 18..index * 18 + 18];
-        let mut q = [0i8; BLOCK];
-        for j in 0..16 {
-            q[j] = (b[2 + j] & 15) as i8 - 8;
-            q[j + 16] = (b[2 + j] >> 4) as i8 - 8;
+    fn quants(row: &[u8], index: usize) -> [i8; BLOCK] {
+        let mut q = nibbles(&row[index * 18 + 2..index * 18 + 18]);
+        for n in &mut q {
+            *n -= 8;
         }
-        Block32 { q, halves: [1, 1], scale: half_at(b, 0), min: 0.0 }
+        q
+    }
+
+    #[inline(always)]
+    fn factors(row: &[u8], index: usize) -> Factors {
+        Factors { d: bits_at(row, index * 18), scale_factor: 1, ..Factors::default() }
     }
 }
 
-/// `[d: f16][m: f16][16 bytes]`, nibbles as in Q4_0, value `d·n + m`.
+/// `[d: f16][m: f16][16 bytes of nibbles]`, value `d·n + m`.
 pub struct Q4_1;
 impl IntFormat for Q4_1 {
     const DTYPE: DType = DType::Q4_1;
     const HAS_MIN: bool = true;
     const HAS_HALVES: bool = false;
+
     #[inline(always)]
-    fn block(row: &[u8], index: usize) -> Block32 {
-        let b = &row[index * 20..index * 20 + 20];
-        let mut q = [0i8; BLOCK];
-        for j in 0..16 {
-            q[j] = (b[4 + j] & 15) as i8;
-            q[j + 16] = (b[4 + j] >> 4) as i8;
-        }
-        Block32 { q, halves: [1, 1], scale: half_at(b, 0), min: -half_at(b, 2) }
+    fn quants(row: &[u8], index: usize) -> [i8; BLOCK] {
+        nibbles(&row[index * 20 + 4..index * 20 + 20])
+    }
+
+    #[inline(always)]
+    fn factors(row: &[u8], index: usize) -> Factors {
+        let (d, m) = (bits_at(row, index * 20), bits_at(row, index * 20 + 2));
+        // This format adds its minimum where the others subtract it.
+        Factors { d, m, scale_factor: 1, min_factor: -1 }
     }
 }
 
@@ -156,24 +222,35 @@ impl IntFormat for Q4K {
     const DTYPE: DType = DType::Q4K;
     const HAS_MIN: bool = true;
     const HAS_HALVES: bool = false;
+
     #[inline(always)]
-    fn block(row: &[u8], index: usize) -> Block32 {
+    fn quants(row: &[u8], index: usize) -> [i8; BLOCK] {
+        let start = index / 8 * 144 + 16 + index % 8 / 2 * 32;
+        let bytes: &[u8; BLOCK] = row[start..start + 32].try_into().expect("32 bytes");
+        let shift = (index % 2) as u32 * 4;
+        let mut q = [0i8; BLOCK];
+        for j in 0..BLOCK {
+            q[j] = ((bytes[j] >> shift) & 15) as i8;
+        }
+        q
+    }
+
+    #[inline(always)]
+    fn factors(row: &[u8], index: usize) -> Factors {
         let start = index / 8 * 144;
-        let b = &row[start..start + 144];
+        let s: &[u8; 12] = row[start + 4..start + 16].try_into().expect("12 bytes");
         let sub = index % 8;
-        let s = &b[4..16];
         let (sc, m) = if sub < 4 {
             (s[sub] & 63, s[sub + 4] & 63)
         } else {
             ((s[sub + 4] & 15) | (s[sub - 4] >> 6) << 4, (s[sub + 4] >> 4) | (s[sub] >> 6) << 4)
         };
-        let n = &b[16 + sub / 2 * 32..16 + sub / 2 * 32 + 32];
-        let shift = (sub % 2) as u32 * 4;
-        let mut q = [0i8; BLOCK];
-        for j in 0..BLOCK {
-            q[j] = ((n[j] >> shift) & 15) as i8;
+        Factors {
+            d: bits_at(row, start),
+            m: bits_at(row, start + 2),
+            scale_factor: sc as i32,
+            min_factor: m as i32,
         }
-        Block32 { q, halves: [1, 1], scale: half_at(b, 0) * sc as f32, min: half_at(b, 2) * m as f32 }
     }
 }
 
@@ -186,26 +263,32 @@ impl IntFormat for Q6K {
     const DTYPE: DType = DType::Q6K;
     const HAS_MIN: bool = false;
     const HAS_HALVES: bool = true;
+
     #[inline(always)]
-    fn block(row: &[u8], index: usize) -> Block32 {
+    fn quants(row: &[u8], index: usize) -> [i8; BLOCK] {
         let start = index / 8 * 210;
-        let b = &row[start..start + 210];
         let (half, run) = (index % 8 / 4, index % 4);
-        let ql = &b[half * 64 + run % 2 * 32..half * 64 + run % 2 * 32 + 32];
-        let qh = &b[128 + half * 32..128 + half * 32 + 32];
+        let (low, high) = (start + half * 64 + run % 2 * 32, start + 128 + half * 32);
+        let ql: &[u8; BLOCK] = row[low..low + 32].try_into().expect("32 bytes");
+        let qh: &[u8; BLOCK] = row[high..high + 32].try_into().expect("32 bytes");
         let (low_shift, high_shift) = ((run / 2) as u32 * 4, run as u32 * 2);
         let mut q = [0i8; BLOCK];
         for j in 0..BLOCK {
             let n = ((ql[j] >> low_shift) & 15) | (((qh[j] >> high_shift) & 3) << 4);
             q[j] = n as i8 - 32;
         }
-        let sc = 192 + index % 8 * 2;
-        Block32 {
-            q,
-            halves: [(b[sc] as i8) as i32, (b[sc + 1] as i8) as i32],
-            scale: half_at(b, 208),
-            min: 0.0,
-        }
+        q
+    }
+
+    #[inline(always)]
+    fn factors(row: &[u8], index: usize) -> Factors {
+        Factors { d: bits_at(row, index / 8 * 210 + 208), scale_factor: 1, ..Factors::default() }
+    }
+
+    #[inline(always)]
+    fn halves(row: &[u8], index: usize) -> [i32; 2] {
+        let at = index / 8 * 210 + 192 + index % 8 * 2;
+        [(row[at] as i8) as i32, (row[at + 1] as i8) as i32]
     }
 }
 

@@ -1,3 +1,5 @@
+//! Templates against what Python renders, and templates that mean harm.
+
 use super::*;
 use serde_json::json;
 
