@@ -8,7 +8,7 @@ use calypte_engine::sampler::Sampling;
 use calypte_engine::{IoMode, Options, Precision, Size};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::prompt::Ids;
+use crate::ids::Ids;
 
 /// Most compute threads; beyond this a number is a slip of the finger.
 const THREADS_MAX: u64 = 1024;

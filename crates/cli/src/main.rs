@@ -11,6 +11,7 @@ mod chat;
 mod conversation;
 mod editor;
 mod exit;
+mod ids;
 mod inspect;
 mod interrupt;
 mod loading;

@@ -3,37 +3,16 @@
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use calypte_engine::Engine;
 use calypte_engine::text::{Specials, Tokenizer};
 
 use crate::args::{RunArgs, ScoreSource};
 use crate::exit::Failure;
+use crate::ids::Ids;
 
 /// Positions added to an estimate from a text's bytes: room for the tokens that frame it.
 const FRAME_TOKENS: usize = 16;
-
-/// Token ids as given on the command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ids(pub Vec<u32>);
-
-impl FromStr for Ids {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Ids, String> {
-        let words = text.split(|c: char| c == ',' || c.is_whitespace());
-        let words = words.filter(|w| !w.is_empty());
-        let ids: Result<Vec<u32>, String> = words
-            .map(|w| w.parse().map_err(|_| format!("`{w}` is no token id; expected numbers such as `1,2,3`")))
-            .collect();
-        let ids = ids?;
-        if ids.is_empty() {
-            return Err("there is no token id; expected numbers such as `1,2,3`".to_string());
-        }
-        Ok(Ids(ids))
-    }
-}
 
 /// What to start from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The arithmetic, and the threads it runs on.
 //!
 //! What lives here: the compute [`Team`], run-time choice of an instruction set ([`Isa`]), matrix products of every
-//! weight format ([`matmul`]), norms, rotations, exponentials and attention over a key cache.
+//! weight format ([`matmul()`]), norms, rotations, exponentials and attention over a key cache.
 //!
 //! Every function gives the same bits on every instruction set, for any number of threads and any number of rows at
 //! once. That works because each output element is one fixed sequence of roundings (see

@@ -1,7 +1,7 @@
 //! Products of a weight matrix with rows of activations, for every weight format.
 //!
 //! One body per kind of format, generic over the format and compiled for every tier. A block of weights is unpacked
-//! once and meets up to [`TILE`] activation rows, so the same code is the decode kernel (one row) and the prefill
+//! once and meets up to `TILE` activation rows, so the same code is the decode kernel (one row) and the prefill
 //! kernel (many). Each output element is the canonical sequence of [`calypte_quant::reference`], whatever the tile.
 
 use std::ops::Range;
@@ -265,10 +265,7 @@ fn float_dot<F: FloatFormat, const N: usize>(row: &[u8], x: &[&[f32]; N]) -> [f3
     let cols = x[0].len();
     let mut acc = [[0f32; LANES]; N];
     for c in 0..cols / LANES {
-        let mut w = [0f32; LANES];
-        for j in 0..LANES {
-            w[j] = F::value(row, c * LANES + j);
-        }
+        let w = F::lanes(row, c);
         for t in 0..N {
             let x: &[f32; LANES] = x[t][c * LANES..(c + 1) * LANES].try_into().expect("whole lanes");
             for j in 0..LANES {

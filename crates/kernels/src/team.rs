@@ -59,7 +59,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Team {
-    /// A team of `threads` (at least one, the caller; at most [`THREADS_MAX`]). Where threads cannot be had
+    /// A team of `threads` (at least one, the caller; at most `THREADS_MAX`). Where threads cannot be had
     /// (WebAssembly, or the system refuses) it is smaller, and results are the same.
     pub fn new(threads: usize) -> Team {
         let shared = Arc::new(Shared {

@@ -10,6 +10,8 @@ use crate::DType;
 
 /// Values of an integer format that share one activation scale.
 pub const BLOCK: usize = 32;
+/// Accumulators of a float dot product.
+pub const LANES: usize = 16;
 
 /// 32 weights as integers with what turns them back into numbers:
 /// `value[j] = scale · halves[j / 16] · q[j] − min`.
@@ -82,6 +84,9 @@ pub trait FloatFormat {
     const DTYPE: DType;
     /// Value number `index` of a row.
     fn value(row: &[u8], index: usize) -> f32;
+    /// Values `16·chunk ..` of a row. Apart from [`FloatFormat::value`] so that one bounds check serves all sixteen, without
+    /// which none of this vectorises.
+    fn lanes(row: &[u8], chunk: usize) -> [f32; LANES];
 }
 
 /// An f16 in two little-endian bytes, widened without a branch so that loops over it vectorise on every target.
@@ -124,6 +129,16 @@ impl FloatFormat for F32 {
     fn value(row: &[u8], i: usize) -> f32 {
         f32::from_le_bytes([row[4 * i], row[4 * i + 1], row[4 * i + 2], row[4 * i + 3]])
     }
+    #[inline(always)]
+    fn lanes(row: &[u8], chunk: usize) -> [f32; LANES] {
+        let bytes: &[u8; 4 * LANES] =
+            row[4 * LANES * chunk..][..4 * LANES].try_into().expect("sixteen values");
+        let mut v = [0f32; LANES];
+        for j in 0..LANES {
+            v[j] = f32::from_le_bytes([bytes[4 * j], bytes[4 * j + 1], bytes[4 * j + 2], bytes[4 * j + 3]]);
+        }
+        v
+    }
 }
 
 /// `f16` little-endian values.
@@ -134,6 +149,16 @@ impl FloatFormat for F16 {
     fn value(row: &[u8], i: usize) -> f32 {
         f16_to_f32(bits_at(row, 2 * i))
     }
+    #[inline(always)]
+    fn lanes(row: &[u8], chunk: usize) -> [f32; LANES] {
+        let bytes: &[u8; 2 * LANES] =
+            row[2 * LANES * chunk..][..2 * LANES].try_into().expect("sixteen values");
+        let mut v = [0f32; LANES];
+        for j in 0..LANES {
+            v[j] = f16_to_f32(u16::from_le_bytes([bytes[2 * j], bytes[2 * j + 1]]));
+        }
+        v
+    }
 }
 
 /// The upper two bytes of little-endian `f32` values.
@@ -143,6 +168,16 @@ impl FloatFormat for BF16 {
     #[inline(always)]
     fn value(row: &[u8], i: usize) -> f32 {
         f32::from_bits((u16::from_le_bytes([row[2 * i], row[2 * i + 1]]) as u32) << 16)
+    }
+    #[inline(always)]
+    fn lanes(row: &[u8], chunk: usize) -> [f32; LANES] {
+        let bytes: &[u8; 2 * LANES] =
+            row[2 * LANES * chunk..][..2 * LANES].try_into().expect("sixteen values");
+        let mut v = [0f32; LANES];
+        for j in 0..LANES {
+            v[j] = f32::from_bits((u16::from_le_bytes([bytes[2 * j], bytes[2 * j + 1]]) as u32) << 16);
+        }
+        v
     }
 }
 

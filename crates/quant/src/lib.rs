@@ -1,7 +1,7 @@
 //! Block formats of model weights.
 //!
 //! What lives here: what a [`DType`] is, how many bytes a row of it takes, how its blocks unpack to f32, how
-//! activations are rounded to int8 ([`q8`]), and the *scalar reference dot product* of every format ([`reference`])
+//! activations are rounded to int8 ([`q8`]), and the *scalar reference dot product* of every format ([`mod@reference`])
 //! that each fast kernel must equal bit for bit.
 //!
 //! What must never live here: threads, SIMD, files.

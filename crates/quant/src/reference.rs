@@ -8,11 +8,9 @@
 //! **Floats.** Sixteen accumulators: value i is multiplied and added (two roundings) into accumulator i mod 16; they
 //! are then summed in a fixed tree. Sixteen lanes are one AVX-512 register, two AVX or four NEON/WASM ones.
 
+pub use crate::formats::LANES;
 use crate::formats::{BLOCK, FloatFormat, IntFormat};
 use crate::{Matrix, with_float_format, with_int_format};
-
-/// Accumulators of a float dot product.
-pub const LANES: usize = 16;
 
 /// One activation row rounded by [`crate::q8::quantize_row`].
 #[derive(Clone, Copy)]
