@@ -141,7 +141,7 @@ fn speed_rows(rows: &mut Rows, plan: &Plan) {
     row(rows, "compute", compute);
     row(rows, "weights per token", human(plan.active_bytes));
     if has_experts(plan) {
-        let evenly = "with a full cache, if every expert were as likely; real routing is kinder";
+        let evenly = "once the cache has filled, if every expert were as likely; real routing is kinder";
         row(rows, "cold", predicted(cold(plan), "with an empty cache"));
         row(rows, "warm", predicted(warm(plan), evenly));
     } else {

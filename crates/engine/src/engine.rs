@@ -14,9 +14,6 @@ use calypte_text::{ChatTemplate, Tokenizer};
 use crate::budget::{Budget, divide, expert_layers};
 use crate::{EngineError, Options, Session};
 
-/// Half-life of the counts that eviction goes by: 8 to 32 tokens were equally good on real routing traces.
-const EVICTION_HALF_LIFE_STEPS: u32 = 16;
-
 /// Told how the opening of a model goes.
 pub trait Opening {
     /// `done` of `total` bytes of resident weights are in memory.
@@ -83,12 +80,8 @@ impl Engine {
         let total = resident_extents(&catalog).map(|e| e.len).sum();
         let mut progress = Progress { opening, done: 0, total };
         let model = Model::load(&catalog, &mut disk, &mut progress).map_err(EngineError::Load)?;
-        let experts = ExpertCache::new(
-            expert_layers(&catalog),
-            budget.expert_bytes,
-            Box::new(Dfreq::new(EVICTION_HALF_LIFE_STEPS)),
-            disk,
-        )?;
+        let experts =
+            ExpertCache::new(expert_layers(&catalog), budget.expert_bytes, Box::<Dfreq>::default(), disk)?;
         Ok(Engine {
             team: Team::new(options.threads()),
             options: options.clone(),

@@ -1,6 +1,6 @@
 //! Norms, rotations and gates: everything that is neither a matrix product nor attention.
 
-use calypte_quant::reference::dot_f32;
+use calypte_quant::reference::{LANES, dot_f32, reduce};
 
 use crate::isa::for_each_isa;
 use crate::{Isa, math};
@@ -61,10 +61,21 @@ pub fn rms_norm_in_place(x: &mut [f32], w: &[f32], eps: f32, scratch: &mut Vec<f
     }
 }
 
+/// Sum in the canonical lanes.
+fn sum(x: &[f32]) -> f32 {
+    let mut lanes = [0f32; LANES];
+    for chunk in x.chunks(LANES) {
+        for (lane, v) in lanes.iter_mut().zip(chunk) {
+            *lane += v;
+        }
+    }
+    reduce(lanes)
+}
+
 /// Layer norm (arXiv 1607.06450) with weight and bias, in place.
 pub fn layer_norm(x: &mut [f32], w: &[f32], bias: &[f32], eps: f32) {
     let n = x.len() as f32;
-    let mean = dot_f32(x, &vec![1.0; x.len()]) / n;
+    let mean = sum(x) / n;
     x.iter_mut().for_each(|v| *v -= mean);
     let inverse = 1.0 / (dot_f32(x, x) / n + eps).sqrt();
     for ((x, w), b) in x.iter_mut().zip(w).zip(bias) {
@@ -90,13 +101,9 @@ pub fn add(out: &mut [f32], x: &[f32]) {
 /// Softmax in place: the largest is subtracted first, the sum is taken in the canonical lanes.
 pub fn softmax(x: &mut [f32]) {
     let max = x.iter().fold(f32::NEG_INFINITY, |m, v| if *v > m || v.is_nan() { *v } else { m });
-    let mut lanes = [0f32; calypte_quant::reference::LANES];
-    for (i, v) in x.iter_mut().enumerate() {
-        *v = math::exp(*v - max);
-        lanes[i % calypte_quant::reference::LANES] += *v;
-    }
-    let sum = calypte_quant::reference::reduce(lanes);
-    x.iter_mut().for_each(|v| *v /= sum);
+    x.iter_mut().for_each(|v| *v = math::exp(*v - max));
+    let total = sum(x);
+    x.iter_mut().for_each(|v| *v /= total);
 }
 
 /// Rotates pairs `(i, i + n/2)` of `x` (n = `x.len()`): the half-split layout. `cos` and `sin` have n/2 entries.
