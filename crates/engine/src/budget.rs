@@ -121,20 +121,17 @@ pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budge
         reason: String::new(),
     };
     let (floor, whole) = (budget.expert_bytes_floor, budget.expert_bytes_whole);
-    let ram = options.ram.map(|size| ram_bytes(size, &budget));
-    (budget.expert_bytes, budget.reason) = match (options.expert_cache, &ram) {
-        (Some(size), _) => (cache_bytes(size, floor, whole, layers.len())?, "as asked for".to_string()),
-        (None, Some((ram, from))) => (ram.saturating_sub(budget.fixed_bytes()).min(whole), from.clone()),
-        (None, None) => {
-            let (bytes, from) = automatic();
-            (bytes.saturating_sub(budget.fixed_bytes()).min(whole), from)
-        }
+    // Decided once: the memory available changes from one reading to the next.
+    let (ram_bytes, from) = match (options.ram, options.expert_cache) {
+        (Some(size), _) => ram_bytes(size, &budget),
+        // A chosen expert part says nothing about the rest, which must fit the machine all the same.
+        (None, Some(_)) => everything(),
+        (None, None) => automatic(),
     };
-    // A chosen expert part says nothing about the rest, which must fit the machine all the same.
-    let (ram_bytes, from) = ram.unwrap_or_else(|| match options.expert_cache {
-        Some(_) => everything(),
-        None => automatic(),
-    });
+    (budget.expert_bytes, budget.reason) = match options.expert_cache {
+        Some(size) => (cache_bytes(size, floor, whole, layers.len())?, "as asked for".to_string()),
+        None => (ram_bytes.saturating_sub(budget.fixed_bytes()).min(whole), from.clone()),
+    };
     let experts = budget.expert_bytes.max(floor);
     let needed_bytes = budget.fixed_bytes() + experts;
     if needed_bytes > ram_bytes {
