@@ -6,12 +6,11 @@ use std::sync::atomic::Ordering;
 use calypte_engine::{Engine, Event, Generation, Session, Stop};
 
 use crate::args::ChatArgs;
-use crate::bundled::or_bundled;
 use crate::conversation::{Conversation, common_prefix};
 use crate::editor::{Editor, Said};
 use crate::exit::{Failure, complain};
 use crate::interrupt::Interrupts;
-use crate::loading::{context_default, load};
+use crate::loading::{context_default, headers, load};
 use crate::output::{Out, note};
 use crate::progress::Progress;
 use crate::run::room;
@@ -31,10 +30,10 @@ A backslash at the end of a line continues it on the next one. Ctrl-C stops an a
 /// Talks until the input ends.
 pub fn chat(args: &ChatArgs) -> Result<(), Failure> {
     let interrupts = Interrupts::catch();
-    let path = or_bundled(args.model.as_deref())?;
-    let context = args.engine.ctx.map_or_else(|| context_default(&path), |n| Ok(n.get()))?;
+    let catalog = headers(args.model.as_deref())?;
+    let options = args.engine.options(context_default(&catalog));
     let mut progress = Progress::new();
-    let engine = load(Some(&path), &args.engine.options(context), &mut progress)?;
+    let engine = load(catalog, &options, &mut progress)?;
     let template = engine.tokenizer()?.chat_template();
     let template = template.map_err(|e| Failure::Engine(e.into()))?;
     let mut editor = Editor::open();
@@ -173,8 +172,7 @@ impl Talk<'_> {
         }
         let seed = (generation.sampling.temperature > 0.0).then_some(generation.sampling.seed);
         self.last_stats = Some(stats::line(&outcome, &self.engine, seed));
-        let eos = &self.engine.catalog().arch.eos;
-        self.conversation.answered(said, timeline, &outcome, |id| eos.contains(&id));
+        self.conversation.answered(said, timeline, &outcome, |id| self.engine.is_end(id));
         Ok(())
     }
 

@@ -8,14 +8,13 @@ use calypte_engine::size::human;
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
-use crate::bundled::or_bundled;
 use crate::exit::Failure;
+use crate::loading::headers;
 use crate::output::{Out, grouped, hex, short, table};
 
 /// Prints what the headers say.
 pub fn inspect(args: &InspectArgs) -> Result<(), Failure> {
-    let path = or_bundled(args.model.as_deref())?;
-    let catalog = checkpoint::open(&path).map_err(|e| Failure::Engine(e.into()))?;
+    let catalog = headers(args.model.as_deref())?;
     let listed = Listed::all(&catalog);
     let mut out = Out::new();
     if args.json {

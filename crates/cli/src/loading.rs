@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use calypte_engine::{Engine, Options, checkpoint};
+use calypte_engine::checkpoint::{self, Catalog};
+use calypte_engine::{Engine, Options};
 
 use crate::bundled::or_bundled;
 use crate::exit::Failure;
@@ -11,14 +12,18 @@ use crate::progress::Progress;
 /// Positions that a conversation or a plan makes room for.
 const CONTEXT_DEFAULT: usize = 4096;
 
-/// Opens `model`, or the bundled one.
-pub fn load(model: Option<&Path>, options: &Options, progress: &mut Progress) -> Result<Engine, Failure> {
-    let path = or_bundled(model)?;
-    let outcome = Engine::open(&path, options, progress);
+/// Reads the headers of `model`, or of the bundled one.
+pub fn headers(model: Option<&Path>) -> Result<Catalog, Failure> {
+    checkpoint::open(&or_bundled(model)?).map_err(|e| Failure::Engine(e.into()))
+}
+
+/// Makes a model whose headers were read ready to answer.
+pub fn load(catalog: Catalog, options: &Options, progress: &mut Progress) -> Result<Engine, Failure> {
+    let outcome = Engine::from_catalog(catalog, options, progress);
     progress.clear();
     let engine = outcome?;
     tracing::info!(
-        path = %path.display(),
+        path = %engine.catalog().source.display(),
         threads = options.threads(),
         io = %engine.io(),
         io_fallback = engine.io_fallback_reason(),
@@ -30,10 +35,9 @@ pub fn load(model: Option<&Path>, options: &Options, progress: &mut Progress) ->
 }
 
 /// Positions to make room for when nobody says how many: no more than the model was made for.
-pub fn context_default(path: &Path) -> Result<usize, Failure> {
-    let catalog = checkpoint::open(path).map_err(|e| Failure::Engine(e.into()))?;
-    Ok(match catalog.arch.context_max {
+pub fn context_default(catalog: &Catalog) -> usize {
+    match catalog.arch.context_max {
         0 => CONTEXT_DEFAULT,
         made_for => made_for.min(CONTEXT_DEFAULT),
-    })
+    }
 }

@@ -7,22 +7,21 @@ use calypte_engine::size::human;
 use serde_json::{Value, json};
 
 use crate::args::PlanArgs;
-use crate::bundled::or_bundled;
 use crate::exit::Failure;
-use crate::loading::context_default;
+use crate::loading::{context_default, headers};
 use crate::output::{Out, grouped, short, table, three_digits};
 use crate::progress::Progress;
 
 /// Makes the plan and prints it; a plan that cannot work is a failure after that.
 pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
-    let path = or_bundled(args.model.as_deref())?;
-    let context = args.engine.ctx.map_or_else(|| context_default(&path), |n| Ok(n.get()))?;
-    let options = args.engine.options(context);
+    let catalog = headers(args.model.as_deref())?;
+    let options = args.engine.options(context_default(&catalog));
+    let context = options.context;
     let mut progress = Progress::new();
     progress.busy("Measuring");
-    let made = make_plan(&path, &options, !args.no_probe);
+    let made = make_plan(&catalog, &options, !args.no_probe);
     progress.clear();
-    let (catalog, plan) = made?;
+    let plan = made?;
     let text = match args.json {
         true => format!("{}\n", to_json(&catalog, &plan, context)),
         false => to_text(&catalog, &plan, context),

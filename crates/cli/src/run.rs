@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::args::RunArgs;
 use crate::exit::Failure;
 use crate::interrupt::Interrupts;
-use crate::loading::load;
+use crate::loading::{headers, load};
 use crate::output::{Out, note};
 use crate::progress::Progress;
 use crate::prompt::{self, Prompt};
@@ -24,7 +24,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     };
     let mut progress = Progress::new();
     let positions = prompt.positions_max().saturating_add(args.tokens);
-    let mut engine = load(model.as_deref(), &args.engine.options(positions), &mut progress)?;
+    let mut engine = load(headers(model.as_deref())?, &args.engine.options(positions), &mut progress)?;
     let ids = prompt.tokens(&engine)?;
     let seed = args.engine.seed.unwrap_or_else(stats::random_seed);
     let generation = Generation {

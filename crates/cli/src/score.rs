@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::args::ScoreArgs;
 use crate::exit::Failure;
 use crate::interrupt::Interrupts;
-use crate::loading::load;
+use crate::loading::{headers, load};
 use crate::logits_file::LogitsFile;
 use crate::output::{Out, grouped, hex, table};
 use crate::progress::Progress;
@@ -21,7 +21,7 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
     let source = prompt::of_score(&args.source)?;
     let mut progress = Progress::new();
     let options = args.engine.options(source.positions_max());
-    let mut engine = load(args.model.as_deref(), &options, &mut progress)?;
+    let mut engine = load(headers(args.model.as_deref())?, &options, &mut progress)?;
     let ids = source.tokens(&engine)?;
     room(&engine, ids.len())?;
     let vocab = engine.catalog().arch.vocab;

@@ -9,7 +9,7 @@ use calypte_disk::{Disk, DiskOptions, IoMode, WeightPath};
 use calypte_kernels::Team;
 use calypte_model::{Compute, Kv, LOGIT_ROWS_MAX, Loading, Model, Observer, Workspace, resident_extents};
 use calypte_residency::{CacheStats, ExpertCache, policy::Dfreq};
-use calypte_text::{ChatTemplate, Tokenizer};
+use calypte_text::Tokenizer;
 
 use crate::budget::{Budget, divide, expert_layers};
 use crate::{EngineError, Options, Session};
@@ -60,7 +60,15 @@ impl Engine {
     /// Opens the model at `path` (a GGUF file or a Hugging Face directory): headers, then the budget, and only when that
     /// holds, weights.
     pub fn open(path: &Path, options: &Options, opening: &mut dyn Opening) -> Result<Engine, EngineError> {
-        let catalog = calypte_checkpoint::open(path)?;
+        Engine::from_catalog(calypte_checkpoint::open(path)?, options, opening)
+    }
+
+    /// [`Engine::open`] for a caller that has read the headers already.
+    pub fn from_catalog(
+        catalog: Catalog,
+        options: &Options,
+        opening: &mut dyn Opening,
+    ) -> Result<Engine, EngineError> {
         let disk = open_disk(&catalog, options.io)?;
         Engine::with_disk(catalog, disk, options, opening)
     }
@@ -134,14 +142,6 @@ impl Engine {
         self.tokenizer
             .as_ref()
             .ok_or_else(|| EngineError::NoTokenizer { path: self.catalog.source.display().to_string() })
-    }
-
-    /// The model's chat template, if it has one.
-    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, EngineError> {
-        match &self.tokenizer {
-            Some(tokenizer) => Ok(tokenizer.chat_template()?),
-            None => Ok(None),
-        }
     }
 
     /// Whether a token ends a generation, by the model's configuration or by its tokenizer's.

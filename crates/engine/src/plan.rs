@@ -1,6 +1,5 @@
 //! The plan: what would run, where every byte would be, and how fast, before any weight is read.
 
-use std::path::Path;
 use std::time::Duration;
 
 use calypte_checkpoint::{Catalog, Parameters};
@@ -72,14 +71,13 @@ pub struct Prediction {
     pub binds: &'static str,
 }
 
-/// Makes the plan for the model at `path`. Reads headers, and experts for the probe unless `probe_disk` is off.
-pub fn plan(path: &Path, options: &Options, probe_disk: bool) -> Result<(Catalog, Plan), EngineError> {
-    let catalog = calypte_checkpoint::open(path)?;
-    let mut disk = open_disk(&catalog, options.io)?;
-    let layers = expert_layers(&catalog);
-    let (budget, refusal) = match divide(&catalog, &disk, options) {
+/// Makes the plan for a model whose headers were read. Reads experts for the probe unless `probe_disk` is off.
+pub fn plan(catalog: &Catalog, options: &Options, probe_disk: bool) -> Result<Plan, EngineError> {
+    let mut disk = open_disk(catalog, options.io)?;
+    let layers = expert_layers(catalog);
+    let (budget, refusal) = match divide(catalog, &disk, options) {
         Ok(budget) => (budget, None),
-        Err(error) => (least(&catalog, &disk, options)?, Some(error.to_string())),
+        Err(error) => (least(catalog, &disk, options)?, Some(error.to_string())),
     };
     let sizes: Vec<_> = layers.iter().map(|l| l.size(&disk)).collect();
     let shares = calypte_residency::share(&sizes, budget.expert_bytes)?;
@@ -87,13 +85,13 @@ pub fn plan(path: &Path, options: &Options, probe_disk: bool) -> Result<(Catalog
     let of_expert: Vec<u64> = trunk.map(|e| e.expert_bytes()).collect();
     let top_k = catalog.arch.moe.as_ref().map_or(0, |m| m.top_k as u64);
     let cold_read_bytes = of_expert.iter().sum::<u64>() * top_k;
-    let resident: u64 = calypte_model::resident_extents(&catalog).map(|e| e.len).sum();
+    let resident: u64 = calypte_model::resident_extents(catalog).map(|e| e.len).sum();
     let embedding = catalog.get(None, calypte_checkpoint::Role::TokenEmbedding).map_or(0, |t| t.extent.len);
     // A token looks up one row of the embedding; the matrix is only multiplied when it is the output too.
     let active_bytes = resident - if catalog.arch.tied_embeddings { 0 } else { embedding } + cold_read_bytes;
     let measured = (probe_disk && !layers.is_empty()).then(|| measure_disk(&mut disk, &layers));
     let compute_bytes_per_s =
-        measure_compute(&Team::new(options.threads()), dominant(&catalog), options.precision);
+        measure_compute(&Team::new(options.threads()), dominant(catalog), options.precision);
     let share = |missed: f64| {
         let disk_s = match &measured {
             Some(d) if d.bytes_per_s > 0.0 => cold_read_bytes as f64 * missed / d.bytes_per_s,
@@ -126,7 +124,7 @@ pub fn plan(path: &Path, options: &Options, probe_disk: bool) -> Result<(Catalog
         disk: measured,
         budget,
     };
-    Ok((catalog, plan))
+    Ok(plan)
 }
 
 /// The smallest budget that works, for a plan that says why the asked one does not.

@@ -1,7 +1,7 @@
 //! Products of a weight matrix with rows of activations, for every weight format.
 //!
-//! One body per kind of format, generic over the format and compiled for every tier. A block of weights is unpacked
-//! once and meets up to `TILE` activation rows, so the same code is the decode kernel (one row) and the prefill
+//! One body per kind of format, generic over the format and compiled for every tier; on x86 the integer dot product inside
+//! it is that of `x86.rs`. A block of weights is unpacked once and meets up to `TILE` activation rows, so the same code is the decode kernel (one row) and the prefill
 //! kernel (many). Each output element is the canonical sequence of [`calypte_quant::reference`], whatever the tile.
 
 use std::ops::Range;
