@@ -31,7 +31,7 @@ fn main() {
         (0..runs).for_each(|_| matmul(&team, Precision::Int8, &w, &mut x, &mut out));
         let seconds = start.elapsed().as_secs_f64() / runs as f64;
         println!(
-            "{:5} {:6.2} ns per 32 weights, {:6.2} GB/s",
+            "{:7} {:6.2} ns per 32 weights, {:6.2} GB/s",
             dtype.name(),
             seconds * 1e9 / (ROWS * COLS / 32) as f64,
             bytes.len() as f64 / seconds / 1e9

@@ -48,6 +48,12 @@ impl Activations {
         &mut self.x
     }
 
+    /// The values, to be changed in place: any rounding of them is forgotten.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        self.rounded = false;
+        &mut self.x[..self.rows * self.cols]
+    }
+
     /// Copies `x` (`rows` × `cols`) in.
     pub fn copy_from(&mut self, rows: usize, cols: usize, x: &[f32]) {
         self.fill(rows, cols).copy_from_slice(&x[..rows * cols]);

@@ -2,7 +2,7 @@
 //!
 //! The keys are visited in ascending position; the list is either all earlier positions or a selection of them. A
 //! selection that contains everything is the same sequence as no selection, so sparse attention recovers the dense
-//! result exactly.
+//! result exactly; so does a window that nothing falls out of.
 
 use calypte_quant::reference::{LANES, dot_f32, reduce};
 
@@ -12,17 +12,28 @@ use crate::{Isa, math};
 /// Which cached positions a query sees.
 #[derive(Clone, Copy, Debug)]
 pub enum Visible<'a> {
-    /// Positions `0..n`.
-    All(usize),
+    /// Positions `start..end`: everything so far, or what a window leaves of it.
+    Range {
+        /// First position.
+        start: usize,
+        /// After the last position.
+        end: usize,
+    },
     /// These positions, ascending.
     Selected(&'a [u32]),
 }
 
 impl Visible<'_> {
+    /// The latest `window` of the first `positions` positions; all of them without a window.
+    pub fn latest(positions: usize, window: Option<usize>) -> Self {
+        let start = window.map_or(0, |w| positions.saturating_sub(w));
+        Visible::Range { start, end: positions }
+    }
+
     /// Number of keys.
     pub fn len(&self) -> usize {
         match self {
-            Visible::All(n) => *n,
+            Visible::Range { start, end } => end - start,
             Visible::Selected(list) => list.len(),
         }
     }
@@ -36,7 +47,7 @@ impl Visible<'_> {
     #[inline(always)]
     pub fn position(&self, i: usize) -> usize {
         match self {
-            Visible::All(_) => i,
+            Visible::Range { start, .. } => start + i,
             Visible::Selected(list) => list[i] as usize,
         }
     }
@@ -62,12 +73,28 @@ impl<'a> Cached<'a> {
     }
 }
 
+/// What becomes of the product of a query and a key before the softmax, and what shares the softmax with them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scoring {
+    /// Products are multiplied by this.
+    pub scale: f32,
+    /// One more score, that of a key without a value (an attention sink): it only takes its share.
+    pub sink: Option<f32>,
+}
+
+impl Scoring {
+    /// A scale alone.
+    pub const fn scaled(scale: f32) -> Scoring {
+        Scoring { scale, sink: None }
+    }
+}
+
 for_each_isa! {
-    fn attend_isa(q: &[f32], keys: Cached<'_>, values: Cached<'_>, visible: Visible<'_>, scale: f32,
+    fn attend_isa(q: &[f32], keys: Cached<'_>, values: Cached<'_>, visible: Visible<'_>, scoring: Scoring,
         scores: &mut Vec<f32>, out: &mut [f32]) = attend_body
 }
 
-/// `out = Σ softmax(scale · q·k_i) · v_i` over the visible positions.
+/// `out = Σ softmax(score(q·k_i)) · v_i` over the visible positions.
 ///
 /// `q` has `keys.width` values, `out` `values.width`; `scores` is scratch that keeps its memory.
 pub fn attend(
@@ -75,11 +102,11 @@ pub fn attend(
     keys: Cached<'_>,
     values: Cached<'_>,
     visible: Visible<'_>,
-    scale: f32,
+    scoring: Scoring,
     scores: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    attend_isa(Isa::get(), q, keys, values, visible, scale, scores, out);
+    attend_isa(Isa::get(), q, keys, values, visible, scoring, scores, out);
 }
 
 #[inline(always)]
@@ -88,14 +115,14 @@ fn attend_body(
     keys: Cached<'_>,
     values: Cached<'_>,
     visible: Visible<'_>,
-    scale: f32,
+    scoring: Scoring,
     scores: &mut Vec<f32>,
     out: &mut [f32],
 ) {
     scores.clear();
-    let mut max = f32::NEG_INFINITY;
+    let mut max = scoring.sink.unwrap_or(f32::NEG_INFINITY);
     for i in 0..visible.len() {
-        let s = dot_f32(q, keys.at(visible.position(i))) * scale;
+        let s = dot_f32(q, keys.at(visible.position(i))) * scoring.scale;
         // A NaN must reach the output instead of losing every comparison.
         max = if s > max || s.is_nan() { s } else { max };
         scores.push(s);
@@ -107,7 +134,10 @@ fn attend_body(
             lanes[j] += *s;
         }
     }
-    let sum = reduce(lanes);
+    let mut sum = reduce(lanes);
+    if let Some(sink) = scoring.sink {
+        sum += math::exp(sink - max);
+    }
     out.fill(0.0);
     for (i, s) in scores.iter().enumerate() {
         let p = s / sum;
@@ -185,30 +215,39 @@ mod tests {
         let keys = Cached { data: &cache, stride: 40, offset: 3, width };
         let values = Cached { data: &cache, stride: 40, offset: 20, width: 17 };
         let everything: Vec<u32> = (0..positions as u32).collect();
+        let scoring = Scoring { scale: 0.3, sink: Some(0.25) };
         let run = |isa, visible| {
             let (mut out, mut scratch) = (vec![0f32; 17], Vec::new());
-            attend_isa(isa, &q, keys, values, visible, 0.3, &mut scratch, &mut out);
+            attend_isa(isa, &q, keys, values, visible, scoring, &mut scratch, &mut out);
             out.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
         };
-        let want = run(Isa::Scalar, Visible::All(positions));
+        let want = run(Isa::Scalar, Visible::latest(positions, None));
         for isa in Isa::available() {
-            assert_eq!(run(isa, Visible::All(positions)), want, "{}", isa.name());
+            assert_eq!(run(isa, Visible::latest(positions, None)), want, "{}", isa.name());
+            assert_eq!(run(isa, Visible::latest(positions, Some(positions))), want, "{}", isa.name());
             assert_eq!(run(isa, Visible::Selected(&everything)), want, "{}", isa.name());
         }
     }
 
     #[test]
     fn attention_is_a_weighted_mean() {
-        // Two keys with equal scores: the mean of their values. A third, far better one: its value alone.
-        let cache = [1.0, 0.0, 2.0, 1.0, 0.0, 4.0, 100.0, 0.0, 7.0];
+        // Two keys with equal scores: the mean of their values. A third, far better one: its value alone, unless
+        // it is outside the window.
+        let cache = [1.0, 0.0, 2.0, 1.0, 0.0, 4.0, 100.0, 0.0, 9.0];
         let keys = Cached { data: &cache, stride: 3, offset: 0, width: 2 };
         let values = Cached { data: &cache, stride: 3, offset: 2, width: 1 };
-        for (visible, want) in
-            [(Visible::All(2), 3.0), (Visible::All(3), 7.0), (Visible::Selected(&[1]), 4.0)]
-        {
+        let plain = Scoring::scaled(1.0);
+        for (visible, scoring, want) in [
+            (Visible::latest(2, None), plain, 3.0),
+            (Visible::latest(3, None), plain, 9.0),
+            (Visible::latest(2, Some(1)), plain, 4.0),
+            (Visible::Selected(&[1]), plain, 4.0),
+            // As good as both keys together: half of the weight goes nowhere.
+            (Visible::latest(2, None), Scoring { sink: Some(1.0 + 2f32.ln()), ..plain }, 1.5),
+        ] {
             let mut out = [0f32];
-            attend(&[1.0, 0.0], keys, values, visible, 1.0, &mut Vec::new(), &mut out);
-            assert_eq!(out[0], want);
+            attend(&[1.0, 0.0], keys, values, visible, scoring, &mut Vec::new(), &mut out);
+            assert!((out[0] - want).abs() < 1e-5, "{visible:?} {scoring:?}: {} is not {want}", out[0]);
         }
     }
 

@@ -50,6 +50,21 @@ pub fn silu(x: f32) -> f32 {
     x * sigmoid(x)
 }
 
+/// x · Φ(x) by the approximation with tanh (Hendrycks and Gimpel, arXiv 1606.08415):
+/// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`, which is x times the sigmoid of twice the argument.
+#[inline(always)]
+pub fn gelu_tanh(x: f32) -> f32 {
+    const TWICE_ROOT_2_BY_PI: f32 = 1.595_769;
+    x * sigmoid(TWICE_ROOT_2_BY_PI * (x + 0.044_715 * x * x * x))
+}
+
+/// `cap · tanh(x / cap)`: nearly x while that is small, never beyond ± `cap`.
+#[inline(always)]
+pub fn softcap(x: f32, cap: f32) -> f32 {
+    // tanh y = 2·sigmoid(2y) − 1 loses digits near 0, but none that the sum with scores of size `cap` would keep.
+    cap * (2.0 * sigmoid(2.0 * (x / cap)) - 1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +88,18 @@ mod tests {
         }
         assert!(exp(f32::NAN).is_nan());
         assert!(exp(88.7).is_finite());
+    }
+
+    #[test]
+    fn gelu_and_softcap_are_close_to_their_definitions() {
+        for i in -400..=400 {
+            let x = i as f32 * 0.05;
+            let y = x as f64;
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (y + 0.044715 * y * y * y);
+            let gelu = 0.5 * y * (1.0 + libm::tanh(inner));
+            assert!((gelu_tanh(x) as f64 - gelu).abs() < 2e-6, "gelu({x})");
+            let cap = 5.0 * libm::tanh(y / 5.0);
+            assert!((softcap(x, 5.0) as f64 - cap).abs() < 2e-6, "softcap({x})");
+        }
     }
 }

@@ -7,6 +7,8 @@ use crate::{Isa, math};
 
 for_each_isa! { fn rms_norm_isa(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) = rms_norm_body }
 for_each_isa! { fn swiglu_isa(gate: &mut [f32], up: &[f32]) = swiglu_body }
+for_each_isa! { fn geglu_tanh_isa(gate: &mut [f32], up: &[f32]) = geglu_tanh_body }
+for_each_isa! { fn swiglu_clamped_isa(gate: &mut [f32], up: &[f32], alpha: f32, limit: f32) = swiglu_clamped_body }
 for_each_isa! { fn axpy_isa(out: &mut [f32], a: f32, x: &[f32]) = axpy_body }
 for_each_isa! { fn add_isa(out: &mut [f32], x: &[f32]) = add_body }
 
@@ -23,6 +25,24 @@ fn rms_norm_body(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
 fn swiglu_body(gate: &mut [f32], up: &[f32]) {
     for (g, u) in gate.iter_mut().zip(up) {
         *g = math::silu(*g) * u;
+    }
+}
+
+#[inline(always)]
+fn geglu_tanh_body(gate: &mut [f32], up: &[f32]) {
+    for (g, u) in gate.iter_mut().zip(up) {
+        *g = math::gelu_tanh(*g) * u;
+    }
+}
+
+#[inline(always)]
+fn swiglu_clamped_body(gate: &mut [f32], up: &[f32], alpha: f32, limit: f32) {
+    for (g, u) in gate.iter_mut().zip(up) {
+        // Comparisons instead of `min` and `max`, which would swallow a NaN.
+        let gate = if *g > limit { limit } else { *g };
+        let up = if *u > limit { limit } else { *u };
+        let up = if up < -limit { -limit } else { up };
+        *g = gate * math::sigmoid(alpha * gate) * (up + 1.0);
     }
 }
 
@@ -86,6 +106,27 @@ pub fn layer_norm(x: &mut [f32], w: &[f32], bias: &[f32], eps: f32) {
 /// `gate = silu(gate) · up` (SwiGLU, arXiv 2002.05202).
 pub fn swiglu(gate: &mut [f32], up: &[f32]) {
     swiglu_isa(Isa::get(), gate, up);
+}
+
+/// `gate = gelu(gate) · up`, gelu by its tanh approximation (GEGLU, arXiv 2002.05202).
+pub fn geglu_tanh(gate: &mut [f32], up: &[f32]) {
+    geglu_tanh_isa(Isa::get(), gate, up);
+}
+
+/// `gate = g · sigmoid(alpha · g) · (u + 1)` with g = gate clamped from above and u = up clamped to both sides at `limit`
+/// (gpt-oss, arXiv 2508.10925).
+pub fn swiglu_clamped(gate: &mut [f32], up: &[f32], alpha: f32, limit: f32) {
+    swiglu_clamped_isa(Isa::get(), gate, up, alpha, limit);
+}
+
+/// `x *= a`.
+pub fn scale(x: &mut [f32], a: f32) {
+    x.iter_mut().for_each(|v| *v *= a);
+}
+
+/// `rows[r] += bias` for every row.
+pub fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
+    rows.chunks_exact_mut(bias.len()).for_each(|row| add(row, bias));
 }
 
 /// `out += a · x`.
@@ -160,6 +201,8 @@ mod tests {
     fn tiers_agree() {
         check(|isa, x, out| rms_norm_isa(isa, x, &vec![0.7; x.len()], 1e-6, out));
         check(|isa, x, out| swiglu_isa(isa, out, x));
+        check(|isa, x, out| geglu_tanh_isa(isa, out, x));
+        check(|isa, x, out| swiglu_clamped_isa(isa, out, x, 1.7, 5.0));
         check(|isa, x, out| axpy_isa(isa, out, 0.37, x));
         check(|isa, x, out| add_isa(isa, out, x));
     }
@@ -173,6 +216,17 @@ mod tests {
         let mut inter = [1.0, 0.0, 2.0, 3.0];
         rope_interleaved(&mut inter, &c, &s);
         assert_eq!(inter, [0.6, 0.8, 2.0, 3.0]);
+    }
+
+    #[test]
+    fn the_clamped_gate_clamps_each_side_as_defined() {
+        // A gate is only clamped from above, up to both sides; a zero gate gives zero whatever up is.
+        let mut gate = [0.0, 20.0, 20.0, -9.0];
+        swiglu_clamped(&mut gate, &[5.0, 20.0, -20.0, 1.0], 1.702, 7.0);
+        let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+        let top = 7.0 * sigmoid(1.702 * 7.0);
+        let want = [0.0, top * 8.0, top * -6.0, -9.0 * sigmoid(1.702 * -9.0) * 2.0];
+        assert!(gate.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-5), "{gate:?} is not {want:?}");
     }
 
     #[test]

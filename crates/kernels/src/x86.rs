@@ -10,7 +10,7 @@
 
 use std::arch::x86_64::*;
 
-use calypte_quant::formats::{BLOCK, Factors, IntFormat, f16_to_f32};
+use calypte_quant::formats::{BLOCK, CODES, Factors, IntFormat};
 use calypte_quant::reference::Q8Row;
 
 use crate::matmul::{IntDot, Portable};
@@ -70,6 +70,16 @@ impl IntDot for Avx512Vnni {
     }
 }
 
+/// Asks for `bytes` bytes from `start` on. The next rows follow this one in memory; past the end of the matrix a prefetch is
+/// harmless.
+#[inline(always)]
+fn prefetch(start: *const u8, bytes: usize) {
+    for line in 0..bytes.div_ceil(CACHE_LINE_BYTES) {
+        // SAFETY: a prefetch reads nothing; any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line * CACHE_LINE_BYTES).cast()) };
+    }
+}
+
 /// # Safety
 /// The processor must have AVX2 and the instructions of `P`.
 #[inline(always)]
@@ -79,17 +89,16 @@ unsafe fn dot<P: Products, F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<
     let mut first = 0;
     let group_bytes = GROUP * BLOCK / F::DTYPE.block_len() * F::DTYPE.block_bytes();
     while first + GROUP <= blocks {
-        // The next rows follow this one in memory; past the end of the matrix a prefetch is harmless.
-        let ahead = row.as_ptr().wrapping_add(first / GROUP * group_bytes + PREFETCH_BYTES);
-        for line in 0..group_bytes.div_ceil(CACHE_LINE_BYTES) {
-            // SAFETY: a prefetch reads nothing; any address will do.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line * CACHE_LINE_BYTES).cast()) };
-        }
+        prefetch(row.as_ptr().wrapping_add(first / GROUP * group_bytes + PREFETCH_BYTES), group_bytes);
         // Loops, not closures: a closure does not inherit the instructions that its surroundings are compiled with. And
-        // one loop per step, so that the f16s of all blocks are widened together.
+        // one loop per step, so that the factors of all blocks are widened together.
         let mut quants = [[0i8; BLOCK]; GROUP];
         for i in 0..GROUP {
-            quants[i] = F::quants(row, first + i);
+            quants[i] = F::codes(row, first + i);
+        }
+        if let Some(codebook) = F::CODEBOOK {
+            // SAFETY: promised by the caller.
+            unsafe { look_up(&codebook, &mut quants) };
         }
         let mut factors = [Factors::default(); GROUP];
         for i in 0..GROUP {
@@ -97,11 +106,11 @@ unsafe fn dot<P: Products, F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<
         }
         let (mut w_scale, mut w_min) = ([0f32; GROUP], [0f32; GROUP]);
         for i in 0..GROUP {
-            w_scale[i] = f16_to_f32(factors[i].d) * factors[i].scale_factor as f32;
+            w_scale[i] = F::widen(factors[i].d) * factors[i].scale_factor as f32;
         }
         if F::HAS_MIN {
             for i in 0..GROUP {
-                w_min[i] = f16_to_f32(factors[i].m) * factors[i].min_factor as f32;
+                w_min[i] = F::widen(factors[i].m) * factors[i].min_factor as f32;
             }
         }
         // SAFETY: loads and stores go to and from arrays of exactly their size (slices are checked to be that long);
@@ -120,20 +129,20 @@ unsafe fn dot<P: Products, F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<
                         sums[i] = _mm256_mullo_epi32(sums[i], halves);
                     }
                 }
-                let scales = &x[t].scale[first..first + GROUP];
-                let scaled = _mm256_mul_ps(
-                    _mm256_cvtepi32_ps(block_sums(sums)),
-                    _mm256_mul_ps(scale, _mm256_loadu_ps(scales.as_ptr())),
-                );
+                let x_scale = _mm256_loadu_ps(x[t].scale[first..first + GROUP].as_ptr());
+                let scaled =
+                    _mm256_mul_ps(_mm256_cvtepi32_ps(block_sums(sums)), _mm256_mul_ps(scale, x_scale));
                 let mut terms = [0f32; GROUP];
                 _mm256_storeu_ps(terms.as_mut_ptr(), scaled);
                 let mut offsets = [0f32; GROUP];
                 if F::HAS_MIN {
-                    let sums = &x[t].sum[first..first + GROUP];
-                    _mm256_storeu_ps(
-                        offsets.as_mut_ptr(),
-                        _mm256_mul_ps(min, _mm256_loadu_ps(sums.as_ptr())),
-                    );
+                    let offset = if F::HAS_MIN_HALVES {
+                        let sums = _mm256_cvtepi32_ps(min_sums::<P, F>(row, q, first));
+                        _mm256_mul_ps(sums, _mm256_mul_ps(min, x_scale))
+                    } else {
+                        _mm256_mul_ps(min, _mm256_loadu_ps(x[t].sum[first..first + GROUP].as_ptr()))
+                    };
+                    _mm256_storeu_ps(offsets.as_mut_ptr(), offset);
                 }
                 for i in 0..GROUP {
                     acc[t] += terms[i];
@@ -146,6 +155,42 @@ unsafe fn dot<P: Products, F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<
         first += GROUP;
     }
     Portable::continue_from::<F, N>(row, x, first, acc)
+}
+
+/// Replaces codes by the integers they stand for.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[inline(always)]
+unsafe fn look_up(codebook: &[i8; CODES], codes: &mut [[i8; BLOCK]; GROUP]) {
+    // SAFETY: loads and stores go to and from arrays of exactly their size; the rest is promised by the caller.
+    unsafe {
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(codebook.as_ptr().cast()));
+        for i in 0..GROUP {
+            let q = _mm256_shuffle_epi8(table, _mm256_loadu_si256(codes[i].as_ptr().cast()));
+            _mm256_storeu_si256(codes[i].as_mut_ptr().cast(), q);
+        }
+    }
+}
+
+/// Lane i of the result is the sum of the 32 activations of block `first + i`, each times the integer factor of its half's
+/// minimum. `q` holds the activations of these blocks.
+///
+/// # Safety
+/// The processor must have AVX2 and the instructions of `P`.
+#[inline(always)]
+unsafe fn min_sums<P: Products, F: IntFormat>(row: &[u8], q: &[i8], first: usize) -> __m256i {
+    // SAFETY: loads come from slices of exactly their size; the rest is promised by the caller.
+    unsafe {
+        let mut sums = [_mm256_setzero_si256(); GROUP];
+        for i in 0..GROUP {
+            let a = _mm256_loadu_si256(q[i * BLOCK..(i + 1) * BLOCK].as_ptr().cast());
+            let [low, high] = F::min_halves(row, first + i);
+            let (low, high) = (_mm_set1_epi8(low as i8), _mm_set1_epi8(high as i8));
+            sums[i] = P::products(_mm256_set_m128i(high, low), a);
+        }
+        block_sums(sums)
+    }
 }
 
 /// Lane i of the result is the sum of the eight lanes of `s[i]`.

@@ -3,7 +3,14 @@
 //! **Integer weights, int8 activations.** A sequence over blocks of 32: an exact integer sum, then *one* rounding to
 //! f32, one multiplication by the product of the two scales, one addition; where the format has a minimum, one more
 //! multiplication and subtraction. No fused multiply-add. Integer sums are exact in any order, so lanes, tiles and
-//! threads cannot change the result; only this sequence rounds.
+//! threads cannot change the result; only this sequence rounds. With w the weights, a the activations and h the half of the
+//! block that a value is in:
+//!
+//! ```text
+//! acc += float(Σ_h halves[h] · Σ q_w·q_a) · (scale_w · scale_a)
+//! acc −= min_w · sum_a                                             where there is one minimum a block
+//! acc −= float(Σ_h min_halves[h] · Σ q_a) · (min_w · scale_a)      where each half has its own (Q2_K)
+//! ```
 //!
 //! **Floats.** Sixteen accumulators: value i is multiplied and added (two roundings) into accumulator i mod 16; they
 //! are then summed in a fixed tree. Sixteen lanes are one AVX-512 register, two AVX or four NEON/WASM ones.
@@ -66,7 +73,14 @@ fn dot_int<F: IntFormat>(row: &[u8], x: Q8Row<'_>) -> f32 {
         }
         let isum = halves[0] * w.halves[0] + halves[1] * w.halves[1];
         acc += isum as f32 * (w.scale * x.scale[b]);
-        if F::HAS_MIN {
+        if F::HAS_MIN_HALVES {
+            let mut sums = [0i32; 2];
+            for j in 0..BLOCK {
+                sums[j / 16] += x.q[b * BLOCK + j] as i32;
+            }
+            let isum = sums[0] * w.min_halves[0] + sums[1] * w.min_halves[1];
+            acc -= isum as f32 * (w.min * x.scale[b]);
+        } else if F::HAS_MIN {
             acc -= w.min * x.sum[b];
         }
     }
