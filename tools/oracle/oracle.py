@@ -124,15 +124,21 @@ class Gguf:
         self.w.close()
 
 
-def load(path, **kw):
-    """The checkpoint as transformers sees it, float32, plain attention and plain expert loop."""
+def load(path):
+    """The checkpoint as transformers sees it, float32, plain attention and plain expert loop. Every tensor the
+    library wants must be there."""
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager", **kw
-    ).eval()
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager", output_loading_info=True
+    )
+    # A draft layer is a block after the last one; the library does not read it.
+    draft = f"model.layers.{model.config.num_hidden_layers}."
+    left = [n for n in info["unexpected_keys"] if not n.startswith(draft)]
+    assert not (left or info["missing_keys"] or info["mismatched_keys"]), info
+    return model.eval()
 
 
 class Trace:
@@ -142,17 +148,24 @@ class Trace:
         self.routers, self.indexers, self.layers, hooks = [], [], [], []
         for name, m in model.named_modules():
             if type(m).__name__.endswith(("TopKRouter", "TopkRouter")):
-                hooks.append(m.register_forward_hook(lambda m, a, o: self.routers.append((m, o))))
+                hooks.append(m.register_forward_hook(self.saw_router))
             elif type(m).__name__.endswith("Indexer"):
                 hooks.append(m.register_forward_hook(lambda m, a, k, o: self.indexers.append((m, a, k, o)), with_kwargs=True))
             elif type(m).__name__.endswith("DecoderLayer"):
                 hooks.append(m.register_forward_hook(lambda m, a, o: self.layers.append(o[0] if isinstance(o, tuple) else o)))
         base = model.model
-        self.hidden = base(torch.tensor([ids]), use_cache=False).last_hidden_state
-        self.logits = model.lm_head(self.hidden)[0]
-        self.embed = base.embed_tokens(torch.tensor([ids]))[0]
+        # What the first layer sees (scaled where a family scales its embedding) and what the final norm gives.
+        hooks.append(base.layers[0].register_forward_pre_hook(
+            lambda m, a, k: setattr(self, "embed", (a[0] if a else k["hidden_states"])[0]), with_kwargs=True))
+        final = base.norm if hasattr(base, "norm") else base.embedding_norm  # lfm2's name for it
+        hooks.append(final.register_forward_hook(lambda m, a, o: setattr(self, "hidden", o)))
+        self.logits = model(torch.tensor([ids]), use_cache=False).logits[0]
         for h in hooks:
             h.remove()
+
+    def saw_router(self, m, args, out):
+        object.__setattr__(m, "seen_args", args)  # some families hand their correction bias to the router
+        self.routers.append((m, out))
 
 
 def router_choice(module, out):
@@ -180,13 +193,15 @@ def router_choice(module, out):
     return idx.int(), weights.float(), gap
 
 
-def greedy(model, ids, steps=STEPS):
-    """Greedy ids with a cache and without; they must agree. Margins come from the cacheless run."""
+def greedy(model, ids, steps=STEPS, margin=0.0):
+    """Greedy ids with a cache and without; they must agree. Margins come from the cacheless run; one below `margin` rejects."""
     seq, margins = list(ids), []
     for _ in range(steps):
         logits = model(torch.tensor([seq]), use_cache=False, logits_to_keep=1).logits[0, -1]
         top = logits.topk(2)
         margins.append((top.values[0] - top.values[1]).item())
+        if margins[-1] < margin:
+            raise Reject(f"greedy margin {margins[-1]:.3f}")
         seq.append(top.indices[0].item())
     model.generation_config.eos_token_id = None
     x = torch.tensor([ids])
@@ -216,13 +231,14 @@ def put_expected(path, info, tensors):
     save(out, path, "expected.safetensors")
 
 
-def record(path, cfg, ids, limits, model=None, more=None):
+def record(path, cfg, ids, limits, model=None, more=None, hidden=True, choice=router_choice):
     """Runs the oracle on `path`. `limits`: margin, router, indexer, distinct (smallest allowed values).
-    Cheap checks come first so that a seed search rejects early. `more(model, trace)` may add (info, tensors)."""
+    Cheap checks come first so that a seed search rejects early. `more(model, trace)` may add (info, tensors).
+    `choice` replaces `router_choice` for families whose router modules report in another shape."""
     model = model or load(path)
 
     def gaps(tr, part):
-        r = [router_choice(m, o) for m, o in tr.routers]
+        r = [choice(m, o) for m, o in tr.routers]
         rg = [x[2] for x in r]
         ig = [indexer_gap(*x) for x in tr.indexers]
         if rg and min(rg) < limits["router"]:
@@ -234,9 +250,7 @@ def record(path, cfg, ids, limits, model=None, more=None):
     tr = Trace(model, ids)
     routed, rg, ig = gaps(tr, "prompt")
     add_info, add_tensors = more(model, tr) if more else ({}, {})
-    g, margins, cached = greedy(model, ids)
-    if min(margins) < limits["margin"]:
-        raise Reject(f"greedy margin {min(margins):.3f}")
+    g, margins, cached = greedy(model, ids, margin=limits["margin"])
     if g != cached:
         raise Reject("cached and cacheless ids differ")
     if len(set(g)) < limits["distinct"]:
@@ -264,7 +278,9 @@ def record(path, cfg, ids, limits, model=None, more=None):
     if ig:
         info["smallest_indexer_gap"] = named_min(ig2, "full_layer")
     info |= add_info
-    t = {"prompt_logits": tr.logits, "final_hidden": tr.hidden[0]}
+    t = {"prompt_logits": tr.logits}
+    if hidden:
+        t["final_hidden"] = tr.hidden[0]
     # embedding, then every layer's output, at the last prompt position: where an engine first goes wrong
     t["layer_last"] = torch.stack([tr.embed[-1]] + [x[0, -1] for x in tr.layers])
     if rg:
@@ -284,6 +300,9 @@ def indexer_scores(m, args, kwargs):
     k = (k - k.mean(-1, keepdim=True)) / (k.var(-1, unbiased=False, keepdim=True) + 1e-6).sqrt() * m.k_norm.weight + m.k_norm.bias
 
     def rope(v, c, s):
+        if type(m).__name__.startswith("DeepseekV32"):  # half-split pairs, unlike GLM
+            e, o = v[..., : r // 2], v[..., r // 2 : r]
+            return torch.cat([e * c - o * s, o * c + e * s, v[..., r:]], -1)
         e, o = v[..., 0:r:2], v[..., 1:r:2]
         return torch.cat([torch.stack([e * c - o * s, o * c + e * s], -1).flatten(-2), v[..., r:]], -1)
 

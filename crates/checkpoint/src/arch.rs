@@ -3,6 +3,12 @@
 //! A family file under `families/` translates `config.json` or GGUF metadata into an [`Arch`], and file tensor names
 //! into [`Role`](crate::Role)s. The `model` crate composes its blocks from this description alone.
 
+mod moe;
+mod rope;
+
+pub use moe::{Gate, GateGroups, GateNormalization, GateScore, GroupWorth, Moe};
+pub use rope::{Rope, RopeLayout, RopeScaling};
+
 /// The shape of a decoder-only transformer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arch {
@@ -16,20 +22,30 @@ pub struct Arch {
     pub layers: usize,
     /// Multi-token-prediction layers that follow the trunk in the file.
     pub mtp_layers: usize,
-    /// Epsilon of every RMS norm.
-    pub norm_eps: f32,
+    /// The norms of the residual stream.
+    pub norms: Norms,
     /// Positions the model was made for; 0 when the file does not say.
     pub context_max: usize,
     /// Attention of every layer.
     pub attention: Attention,
-    /// Rotary position embedding.
-    pub rope: Rope,
+    /// The rotary position embeddings in use; layers choose among them.
+    pub ropes: Vec<Rope>,
+    /// Where the layers' attention differs (`layers` entries, then `mtp_layers` more).
+    pub views: Vec<View>,
     /// Sparse attention (DSA), if the family has it.
     pub dsa: Option<Dsa>,
+    /// Layers that mix positions by a short convolution instead of attention, if the family has them.
+    pub short_conv: Option<ShortConv>,
     /// The feed-forward part of each trunk layer (`layers` entries, then `mtp_layers` more).
     pub ffn: Vec<Ffn>,
     /// The mixture, if any layer is [`Ffn::Moe`].
     pub moe: Option<Moe>,
+    /// What stands between the gate and the up projection of every MLP and expert.
+    pub activation: Activation,
+    /// The dense MLPs have biases.
+    pub mlp_bias: bool,
+    /// Constants that the residual stream and the logits are multiplied by.
+    pub scales: Scales,
     /// The output matrix is the embedding.
     pub tied_embeddings: bool,
     /// Beginning of sequence, when the tokenizer or config names one.
@@ -38,66 +54,166 @@ pub struct Arch {
     pub eos: Vec<u32>,
 }
 
+impl Arch {
+    /// The rotary embedding of `layer`; `None` in layers without positions.
+    pub fn rope_of(&self, layer: usize) -> Option<&Rope> {
+        self.views.get(layer).and_then(|v| v.rope).and_then(|i| self.ropes.get(i))
+    }
+
+    /// How many latest positions `layer` sees; `None`: all of them.
+    pub fn window_of(&self, layer: usize) -> Option<usize> {
+        self.views.get(layer).and_then(|v| v.window)
+    }
+
+    /// The short convolution of `layer`; `None` in layers with attention.
+    pub fn short_conv_of(&self, layer: usize) -> Option<&ShortConv> {
+        self.short_conv.as_ref().filter(|c| c.layers.get(layer) == Some(&true))
+    }
+
+    /// Trunk and multi-token-prediction layers.
+    pub fn layers_stored(&self) -> usize {
+        self.layers + self.mtp_layers
+    }
+}
+
+/// Root-mean-square norms (arXiv 1910.07467) around attention and feed-forward part.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norms {
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Added to every stored norm weight: 1 where a checkpoint stores the difference from one (Gemma), else 0.
+    pub weight_offset: f32,
+    /// The outputs of attention and feed-forward part are normed too before they join the residual stream.
+    pub post: bool,
+}
+
+/// Constant factors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scales {
+    /// Embeddings are multiplied by this.
+    pub embedding: f32,
+    /// What attention and feed-forward part add to the residual stream is multiplied by this.
+    pub residual: f32,
+    /// Logits are multiplied by this.
+    pub logits: f32,
+    /// Logits are squeezed into ± this by `cap · tanh(x / cap)`.
+    pub logit_softcap: Option<f32>,
+}
+
+impl Scales {
+    /// Nothing is scaled.
+    pub const ONE: Scales = Scales { embedding: 1.0, residual: 1.0, logits: 1.0, logit_softcap: None };
+}
+
+/// Where one layer's attention differs from the next one's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// A query sees this many latest positions, its own included; `None`: all.
+    pub window: Option<usize>,
+    /// Index into [`Arch::ropes`]; `None`: no positions (NoPE, arXiv 2305.19466).
+    pub rope: Option<usize>,
+}
+
+impl View {
+    /// Sees everything, positions by the first rotary embedding.
+    pub const FULL: View = View { window: None, rope: Some(0) };
+}
+
 /// Attention kind with its widths.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attention {
-    /// Grouped-query attention (Ainslie et al., arXiv 2305.13245); multi-head when `kv_heads == heads`.
-    Gqa {
-        /// Query heads.
-        heads: usize,
-        /// Key/value heads; divides `heads`.
-        kv_heads: usize,
-        /// Width of a query/key head and of a value head.
-        head_dim: usize,
-        /// RMS norm over each query and key head before the rotation (Qwen3).
-        qk_norm: bool,
-    },
-    /// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434).
-    Mla {
-        /// Query heads.
-        heads: usize,
-        /// Width of the query's low-rank bottleneck.
-        q_lora: usize,
-        /// Width of the compressed key/value latent that is cached.
-        kv_lora: usize,
-        /// Width of the head part without rotation.
-        nope: usize,
-        /// Width of the rotated head part; one rotated key is shared by all heads.
-        rope: usize,
-        /// Width of a value head.
-        v: usize,
-        /// Epsilon of the norms inside the two bottlenecks (families differ from [`Arch::norm_eps`] here).
-        latent_norm_eps: f32,
-    },
+    /// Grouped-query attention.
+    Gqa(Gqa),
+    /// Multi-head latent attention.
+    Mla(Mla),
 }
 
 impl Attention {
     /// Query heads.
     pub fn heads(&self) -> usize {
-        match *self {
-            Attention::Gqa { heads, .. } | Attention::Mla { heads, .. } => heads,
+        match self {
+            Attention::Gqa(a) => a.heads,
+            Attention::Mla(a) => a.heads,
+        }
+    }
+
+    /// Width of the part of a head that is rotated at most.
+    pub fn rotated_max(&self) -> usize {
+        match self {
+            Attention::Gqa(a) => a.head_dim,
+            Attention::Mla(a) => a.rope,
         }
     }
 }
 
-/// Rotary position embedding (Su et al., arXiv 2104.09864).
+/// Grouped-query attention (Ainslie et al., arXiv 2305.13245); multi-head when `kv_heads == heads`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rope {
-    /// Base of the geometric sequence of wavelengths.
-    pub theta: f64,
-    /// Rotated values per head; even.
-    pub dims: usize,
-    /// Which values form a pair.
-    pub layout: RopeLayout,
+pub struct Gqa {
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of a query/key head and of a value head.
+    pub head_dim: usize,
+    /// RMS norm over queries and keys before the rotation.
+    pub qk_norm: Option<QkNorm>,
+    /// Biases on the query, key and value projections.
+    pub qkv_bias: bool,
+    /// A bias on the output projection.
+    pub out_bias: bool,
+    /// Scores are multiplied by this; usually `head_dim^-½`.
+    pub scale: f32,
+    /// Each head has a learned score that takes its share of the softmax and adds nothing (gpt-oss).
+    pub sinks: bool,
+    /// Queries, keys and values are clamped to ± this (OLMo).
+    pub clip: Option<f32>,
 }
 
-/// Which two values of a head are rotated together.
+impl Gqa {
+    /// The plain form: no norms, biases, caps or sinks, scores divided by the root of the head's width.
+    pub fn plain(heads: usize, kv_heads: usize, head_dim: usize) -> Gqa {
+        Gqa {
+            heads,
+            kv_heads,
+            head_dim,
+            qk_norm: None,
+            qkv_bias: false,
+            out_bias: false,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            sinks: false,
+            clip: None,
+        }
+    }
+}
+
+/// What one RMS norm of queries or keys spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopeLayout {
-    /// `(i, i + dims/2)`: Hugging Face's llama and most others.
-    HalfSplit,
-    /// `(2i, 2i + 1)`: GLM, DeepSeek's MLA, and GGUF's `llama` (whose q and k rows are stored permuted).
-    Interleaved,
+pub enum QkNorm {
+    /// Each head by itself, with one weight vector for all heads (Qwen3).
+    PerHead,
+    /// All heads of a row together (OLMoE, MiniMax-M2).
+    AllHeads,
+}
+
+/// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mla {
+    /// Query heads.
+    pub heads: usize,
+    /// Width of the query's low-rank bottleneck; `None`: queries are projected directly.
+    pub q_lora: Option<usize>,
+    /// Width of the compressed key/value latent that is cached.
+    pub kv_lora: usize,
+    /// Width of the head part without rotation.
+    pub nope: usize,
+    /// Width of the rotated head part; one rotated key is shared by all heads.
+    pub rope: usize,
+    /// Width of a value head.
+    pub v: usize,
+    /// Scores are multiplied by this; `(nope + rope)^-½`, more when the context was stretched by YaRN.
+    pub scale: f32,
+    /// Epsilon of the norms inside the two bottlenecks (families differ from [`Norms::eps`] here).
+    pub latent_norm_eps: f32,
 }
 
 /// DeepSeek sparse attention: a small indexer scores all earlier tokens and attention sees only the best `topk`
@@ -125,6 +241,15 @@ pub enum IndexerKind {
     Shared,
 }
 
+/// A gated causal convolution over the latest positions, channel by channel (LFM2, arXiv 2511.23404).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShortConv {
+    /// Positions that an output sees, its own included.
+    pub length: usize,
+    /// Which layers have it (`layers + mtp_layers` entries).
+    pub layers: Vec<bool>,
+}
+
 /// The feed-forward part of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ffn {
@@ -137,52 +262,18 @@ pub enum Ffn {
     Moe,
 }
 
-/// A mixture of gated MLPs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Moe {
-    /// Routed experts per layer.
-    pub experts: usize,
-    /// Experts each token visits.
-    pub top_k: usize,
-    /// Inner width of a routed expert.
-    pub width: usize,
-    /// Inner width of the shared expert, if there is one (several are stored as one wide one).
-    pub shared_width: Option<usize>,
-    /// How the router's logits become weights.
-    pub gate: Gate,
-}
-
-/// The router's arithmetic, in the order in which it is applied.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Gate {
-    /// From logits to scores.
-    pub score: GateScore,
-    /// A learned bias is added for the *selection* only (DeepSeek-V3's loss-free balancing, arXiv 2408.15664).
-    pub selection_bias: bool,
-    /// Experts are chosen from the best groups only (DeepSeek-V2's device-limited routing).
-    pub groups: Option<GateGroups>,
-    /// The chosen weights are divided by their sum.
-    pub normalize: bool,
-    /// Added to that sum before dividing.
-    pub normalize_eps: f32,
-    /// The weights are multiplied by this at the end.
-    pub scale: f32,
-}
-
-/// Consecutive experts in groups of equal size. A group counts as much as its two best experts together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GateGroups {
-    /// Groups; divides the number of experts into groups of at least two.
-    pub count: usize,
-    /// Groups that experts are chosen from.
-    pub kept: usize,
-}
-
-/// From router logits to scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GateScore {
-    /// Softmax over all experts.
-    Softmax,
-    /// Sigmoid of each logit.
-    Sigmoid,
+/// How a gated MLP combines its two projections (Shazeer, arXiv 2002.05202).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// `silu(gate) · up`.
+    SwiGlu,
+    /// `gelu(gate) · up`, gelu by its tanh approximation.
+    GeGluTanh,
+    /// gpt-oss: gate clamped from above and up to both sides at `limit`, then `gate · sigmoid(alpha · gate) · (up + 1)`.
+    SwiGluClamped {
+        /// Steepness of the sigmoid.
+        alpha: f32,
+        /// Where both are clamped.
+        limit: f32,
+    },
 }

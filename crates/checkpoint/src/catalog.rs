@@ -7,6 +7,7 @@ use calypte_disk::Extent;
 use calypte_quant::DType;
 
 use crate::arch::Arch;
+use crate::expert_layer::ExpertLayer;
 
 /// What a tensor is for, independent of how a file format names it. Shapes are `[rows, cols]`, rows outermost; a
 /// matrix maps `cols` inputs to `rows` outputs.
@@ -19,6 +20,8 @@ pub enum Role {
     OutputNorm,
     /// `[vocab, hidden]`
     Output,
+    /// `[rope.dims / 2]`: what each rotated pair's wavelength is multiplied by
+    RopeFactors,
     /// `[hidden]`
     AttnNorm,
     /// `[heads·head_dim, hidden]`
@@ -29,10 +32,22 @@ pub enum Role {
     AttnV,
     /// `[hidden, heads·v]`
     AttnOut,
-    /// `[head_dim]`
+    /// `[heads·head_dim]`
+    AttnQBias,
+    /// `[kv_heads·head_dim]`
+    AttnKBias,
+    /// `[kv_heads·head_dim]`
+    AttnVBias,
+    /// `[hidden]`
+    AttnOutBias,
+    /// `[head_dim]`, or `[heads·head_dim]` where one norm spans all heads
     AttnQNorm,
-    /// `[head_dim]`
+    /// `[head_dim]`, or `[kv_heads·head_dim]` where one norm spans all heads
     AttnKNorm,
+    /// `[heads]`: the score of each head that leads nowhere
+    AttnSinks,
+    /// `[hidden]`: on the output of the attention
+    AttnPostNorm,
     /// `[q_lora, hidden]`
     AttnQA,
     /// `[q_lora]`
@@ -59,6 +74,12 @@ pub enum Role {
     IndexerKNormBias,
     /// `[index_heads, hidden]`
     IndexerWeights,
+    /// `[3·hidden, hidden]`: the gate before the convolution, the gate behind it, and its input
+    ConvIn,
+    /// `[hidden, length]`
+    ConvKernel,
+    /// `[hidden, hidden]`
+    ConvOut,
     /// `[hidden]`
     FfnNorm,
     /// `[width, hidden]`
@@ -67,16 +88,36 @@ pub enum Role {
     FfnUp,
     /// `[hidden, width]`
     FfnDown,
+    /// `[width]`
+    FfnGateBias,
+    /// `[width]`
+    FfnUpBias,
+    /// `[hidden]`
+    FfnDownBias,
+    /// `[hidden]`: on the output of the feed-forward part
+    FfnPostNorm,
     /// `[experts, hidden]`
     Router,
-    /// `[experts]`
+    /// `[experts]`: part of the logits
+    RouterLogitBias,
+    /// `[experts]`: counts for the selection only
     RouterBias,
+    /// `[experts, width]`
+    ExpertGateBias,
+    /// `[experts, width]`
+    ExpertUpBias,
+    /// `[experts, 2·width]`: gate and up by turns, as gpt-oss publishes them
+    ExpertGateUpBias,
+    /// `[experts, hidden]`
+    ExpertDownBias,
     /// `[shared_width, hidden]`
     SharedGate,
     /// `[shared_width, hidden]`
     SharedUp,
     /// `[hidden, shared_width]`
     SharedDown,
+    /// `[hidden]`: how much of the shared expert a token gets
+    SharedRouter,
     /// `[hidden, 2·hidden]`
     MtpProjection,
     /// `[hidden]`
@@ -106,15 +147,48 @@ pub struct TensorKey {
 pub struct Tensor {
     /// Its name in the file.
     pub name: String,
-    /// Element type.
+    /// Element type, once `packing` is undone.
     pub dtype: DType,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
-    /// Where its bytes are; the length always equals what `dtype` and `shape` ask for.
+    /// Where its bytes are. With [`Packing::Plain`] the length always equals what `dtype` and `shape` ask for.
     pub extent: Extent,
+    /// How the stored bytes become rows of `dtype`.
+    pub packing: Packing,
+}
+
+/// How stored bytes relate to rows of a [`DType`]; what is not plain is rearranged once, when it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// They are the rows.
+    Plain,
+    /// FP8 E4M3 values with their scales in another tensor (DeepSeek-V3's `weight_scale_inv`, compressed-tensors'
+    /// `weight_scale`), one scale for every block of values.
+    Fp8(Fp8Scales),
+    /// MXFP4 with its exponents in another tensor (gpt-oss's `_blocks` and `_scales`).
+    Mxfp4 {
+        /// One exponent for every 32 values.
+        scales: Extent,
+    },
+}
+
+/// The scales of a matrix of FP8 values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fp8Scales {
+    /// Where they are, row-major over the blocks.
+    pub extent: Extent,
+    /// Their own type, a float.
+    pub dtype: DType,
+    /// Rows and columns of values that share one.
+    pub block: [usize; 2],
 }
 
 impl Tensor {
+    /// A tensor whose bytes are its rows.
+    pub fn plain(name: String, dtype: DType, shape: Vec<usize>, extent: Extent) -> Tensor {
+        Tensor { name, dtype, shape, extent, packing: Packing::Plain }
+    }
+
     /// Number of values.
     pub fn len(&self) -> usize {
         self.shape.iter().product()
@@ -124,38 +198,19 @@ impl Tensor {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-}
 
-/// One matrix of an expert: the same type and shape for every expert of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertMatrix {
-    /// Element type.
-    pub dtype: DType,
-    /// Outputs.
-    pub rows: usize,
-    /// Inputs.
-    pub cols: usize,
-}
+    /// Bytes that are read for it, scales included.
+    pub fn stored_bytes(&self) -> u64 {
+        self.extent.len.saturating_add(self.scales().map_or(0, |e| e.len))
+    }
 
-/// The routed experts of one layer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ExpertLayer {
-    /// Layer number in the model.
-    pub layer: usize,
-    /// `[width, hidden]`
-    pub gate: ExpertMatrix,
-    /// `[width, hidden]`
-    pub up: ExpertMatrix,
-    /// `[hidden, width]`
-    pub down: ExpertMatrix,
-    /// Per expert: where gate, up and down are, in this order.
-    pub extents: Vec<[Extent; 3]>,
-}
-
-impl ExpertLayer {
-    /// Bytes of one expert.
-    pub fn expert_bytes(&self) -> u64 {
-        self.extents.first().map_or(0, |e| e.iter().map(|x| x.len).sum())
+    /// Where its scales are, if they are apart from its values.
+    pub fn scales(&self) -> Option<Extent> {
+        match self.packing {
+            Packing::Plain => None,
+            Packing::Fp8(scales) => Some(scales.extent),
+            Packing::Mxfp4 { scales } => Some(scales),
+        }
     }
 }
 
@@ -209,6 +264,10 @@ pub struct GgufTokenizer {
     pub add_bos: Option<bool>,
     /// Put a space before every text (SentencePiece).
     pub add_space_prefix: Option<bool>,
+    /// Spaces at the ends of a text go and several become one (SentencePiece unigram).
+    pub remove_extra_whitespaces: Option<bool>,
+    /// Replacements of characters as SentencePiece compiles them (unigram only); empty: none.
+    pub precompiled_charsmap: Vec<u8>,
     /// Chat template.
     pub chat_template: Option<String>,
 }

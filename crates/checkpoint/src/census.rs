@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::arch::{Arch, Ffn};
-use crate::catalog::{ExpertLayer, Role, Tensor, TensorKey};
+use crate::catalog::{Role, Tensor, TensorKey};
 use crate::error::{OpenError, list, quote};
+use crate::expert_layer::ExpertLayer;
 use crate::experts::{self, Found};
 use crate::families::names::{Meaning, Names};
 use crate::judge::Judge;
@@ -36,11 +37,16 @@ pub(crate) fn take(
     let judge = Judge { path, arch, names, summary: summary(arch, &sorted) };
     let mut tensors = BTreeMap::new();
     judge.collect(None, wanted::globals(judge.arch), &mut sorted.tensors, &mut tensors)?;
-    for layer in 0..judge.arch.layers + judge.arch.mtp_layers {
+    for layer in 0..judge.arch.layers_stored() {
         let has = |role| sorted.tensors.contains_key(&TensorKey { layer: Some(layer), role });
-        let split_kv_b = has(Role::AttnKB) || has(Role::AttnVB);
-        let wanted = wanted::in_layer(judge.arch, layer, split_kv_b);
+        let wanted = wanted::in_layer(judge.arch, layer, &has);
         judge.collect(Some(layer), wanted, &mut sorted.tensors, &mut tensors)?;
+        if tensors.contains_key(&TensorKey { layer: Some(layer), role: Role::AttnKB }) {
+            // Some files carry the undivided matrix as well.
+            sorted
+                .unclaimed
+                .extend(sorted.tensors.remove(&TensorKey { layer: Some(layer), role: Role::AttnKvB }));
+        }
     }
     let experts = judge.experts(&mut sorted)?;
     judge.no_leftovers(&sorted)?;
@@ -81,15 +87,6 @@ fn sort(path: &Path, names: &Names, stored: Vec<Tensor>) -> Result<Sorted, OpenE
                 out.unknown.push(tensor.name);
                 None
             }
-            Meaning::Refused(what) => {
-                return Err(OpenError::Unsupported {
-                    path: path.to_owned(),
-                    what: format!("tensor `{}`", quote(&tensor.name)),
-                    expected: "a model without it".to_owned(),
-                    found: what.to_owned(),
-                    todo: "use another variant of the model",
-                });
-            }
         };
         if let Some(first) = again {
             return Err(OpenError::Duplicate {
@@ -115,6 +112,7 @@ fn drop_absent_mtp(arch: &mut Arch, sorted: &Sorted) {
     while arch.mtp_layers > 0 && !stored.contains(&(arch.layers + arch.mtp_layers - 1)) {
         arch.mtp_layers -= 1;
         arch.ffn.pop();
+        arch.views.pop();
         if let Some(dsa) = &mut arch.dsa {
             dsa.layers.pop();
         }
@@ -159,7 +157,7 @@ impl Judge<'_> {
                 ));
             };
             self.check_shape(&tensor, &w.shape)?;
-            if w.kind == Kind::Float && tensor.dtype.is_integer() {
+            if w.kind == Kind::Float && !tensor.dtype.is_plain_float() {
                 let found = format!("{}", tensor.dtype);
                 return Err(self.disagree(
                     &tensor.name,

@@ -149,18 +149,21 @@ pub enum OpenError {
         found: String,
     },
 
-    /// A weight file that other files speak of.
+    /// Files of a model in several parts that are not there; all of them.
     #[error(
-        "{}: expected shard `{shard}` beside it ({why}), found no such file; fetch the missing file",
-        path.display()
+        "{}: expected {of} files of one model, found {present}; missing {}; fetch the missing files into the same \
+         directory",
+        path.display(), missing_in_words(missing)
     )]
-    MissingShard {
-        /// The index, or the directory when there is no index.
+    MissingShards {
+        /// The file or directory that speaks of them.
         path: PathBuf,
-        /// The file's name.
-        shard: String,
-        /// Who asks for it.
-        why: String,
+        /// How many files there should be.
+        of: usize,
+        /// How many of them are there.
+        present: usize,
+        /// The others.
+        missing: Vec<MissingShard>,
     },
 
     /// A tensor that is not where the index says.
@@ -198,6 +201,30 @@ pub enum OpenError {
         /// Layers and experts by the configuration and by the weights.
         census: String,
     },
+}
+
+/// A weight file that should be there and is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingShard {
+    /// Its name, or its number where nothing tells the name.
+    pub name: String,
+    /// How many tensors are in it, where an index says so.
+    pub tensors: Option<usize>,
+}
+
+/// Nobody can fetch files that are not named, so the list is long; the limit is for files that claim absurd numbers.
+const MISSING_LISTED_MAX: usize = 1000;
+
+fn missing_in_words(missing: &[MissingShard]) -> String {
+    let one = |m: &MissingShard| match m.tensors {
+        Some(n) => format!("`{}` ({n} tensors are in it)", m.name),
+        None => format!("`{}`", m.name),
+    };
+    let mut out = missing.iter().take(MISSING_LISTED_MAX).map(one).collect::<Vec<_>>().join(", ");
+    if missing.len() > MISSING_LISTED_MAX {
+        out.push_str(&format!(" and {} more", missing.len() - MISSING_LISTED_MAX));
+    }
+    out
 }
 
 impl OpenError {

@@ -1,15 +1,36 @@
 //! The model families, one file each, and how one is found for a checkpoint.
 //!
 //! A family file holds everything that a new family needs: its names in both formats, how its configuration becomes
-//! an [`Arch`], and how its tensors are spelled. What several families share is in `common` (configuration) and
-//! `names` (tensors).
+//! an [`Arch`], and how its tensors are spelled. What several families share is in `common`, `rotary`, `mixture`, `noaux`
+//! and `latent` (configuration), `names` and `tables` (tensors).
 
 mod common;
+mod deepseek_v2;
+mod deepseek_v3;
+mod deepseek_v32;
+mod ernie4_5_moe;
+mod gemma3_text;
+mod glm4_moe;
+mod glm4_moe_lite;
 mod glm_moe_dsa;
+mod gpt_oss;
+mod granitemoe;
+mod latent;
+mod lfm2_moe;
 mod llama;
+mod minimax_m2;
 mod mixtral;
+mod mixture;
 pub(crate) mod names;
+mod noaux;
+mod olmoe;
+mod qwen2;
+mod qwen2_moe;
+mod qwen3;
 mod qwen3_moe;
+mod rotary;
+mod smollm3;
+mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +45,8 @@ use names::Names;
 pub(crate) struct Family {
     /// Hugging Face's `model_type`.
     pub model_type: &'static str,
+    /// Other `model_type`s of the same shape.
+    pub model_type_aliases: &'static [&'static str],
     /// Hugging Face's class names; the first one is the usual one.
     pub architectures: &'static [&'static str],
     /// GGUF's `general.architecture`.
@@ -40,7 +63,28 @@ pub(crate) struct Family {
     pub gguf_names: Names,
 }
 
-static FAMILIES: [&Family; 4] = [&llama::FAMILY, &mixtral::FAMILY, &qwen3_moe::FAMILY, &glm_moe_dsa::FAMILY];
+static FAMILIES: [&Family; 20] = [
+    &llama::FAMILY,
+    &qwen2::FAMILY,
+    &qwen3::FAMILY,
+    &smollm3::FAMILY,
+    &gemma3_text::FAMILY,
+    &mixtral::FAMILY,
+    &olmoe::FAMILY,
+    &qwen2_moe::FAMILY,
+    &qwen3_moe::FAMILY,
+    &granitemoe::FAMILY,
+    &gpt_oss::FAMILY,
+    &glm4_moe::FAMILY,
+    &glm4_moe_lite::FAMILY,
+    &deepseek_v2::FAMILY,
+    &deepseek_v3::FAMILY,
+    &deepseek_v32::FAMILY,
+    &glm_moe_dsa::FAMILY,
+    &minimax_m2::FAMILY,
+    &ernie4_5_moe::FAMILY,
+    &lfm2_moe::FAMILY,
+];
 
 /// How a supported family is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +119,7 @@ pub(crate) fn of_hf(config: &HfConfig) -> Result<&'static Family, OpenError> {
     let classes = config.texts_opt("architectures")?.unwrap_or_default();
     // The class decides between a language model and, say, a classifier with the same backbone.
     let fits = |f: &&&Family| {
-        model_type.is_none_or(|t| t == f.model_type)
+        model_type.is_none_or(|t| t == f.model_type || f.model_type_aliases.contains(&t))
             && (classes.is_empty() || classes.iter().any(|c| f.architectures.contains(c)))
     };
     if model_type.is_none() && classes.is_empty() {

@@ -31,6 +31,11 @@ impl<'a> GgufConfig<'a> {
         self.gguf.tensors.iter().find(|t| t.name == name).map(|t| t.shape.as_slice())
     }
 
+    /// Whether any tensor's name ends like this.
+    pub fn has_tensor_ending(&self, end: &str) -> bool {
+        self.gguf.tensors.iter().any(|t| t.name.ends_with(end))
+    }
+
     pub fn get(&self, key: &str) -> Option<&'a Value> {
         self.gguf.metadata.get(&self.key(key))
     }
@@ -67,6 +72,28 @@ impl<'a> GgufConfig<'a> {
     pub fn count(&self, key: &str, max: usize) -> Result<usize, OpenError> {
         self.number_opt(key, 1, max)?
             .ok_or_else(|| self.wrong(key, format!("a whole number between 1 and {max}")))
+    }
+
+    /// One whole number in `0..=max` for each of `layers` layers, if the key is there: from an array, or one number that
+    /// holds for all. Layers of another kind often have 0.
+    pub fn per_layer(&self, key: &str, layers: usize, max: usize) -> Result<Option<Vec<usize>>, OpenError> {
+        let fits = |v: u64| usize::try_from(v).ok().filter(|&v| v <= max);
+        let numbers: Option<Vec<usize>> = match self.get(key) {
+            None => return Ok(None),
+            Some(Value::List(List::Unsigned(v))) => v.iter().map(|&v| fits(v)).collect(),
+            Some(Value::List(List::Signed(v))) => {
+                v.iter().map(|&v| u64::try_from(v).ok().and_then(fits)).collect()
+            }
+            Some(Value::List(_)) => None,
+            Some(v) => v.whole().and_then(fits).map(|v| vec![v; layers]),
+        };
+        match numbers {
+            Some(numbers) if numbers.len() == layers => Ok(Some(numbers)),
+            _ => {
+                let expected = format!("a whole number up to {max}, or an array of {layers} of them");
+                Err(self.wrong(key, expected))
+            }
+        }
     }
 
     pub fn float_opt(&self, key: &str) -> Result<Option<f64>, OpenError> {
@@ -115,7 +142,7 @@ pub(crate) fn wrong(path: &Path, key: &str, expected: impl Into<String>, found: 
 
 impl Value {
     /// The value as a number that is whole and not negative; arrays count when all their items are equal.
-    fn whole(&self) -> Option<u64> {
+    pub fn whole(&self) -> Option<u64> {
         match self {
             Value::Unsigned(v) => Some(*v),
             Value::Signed(v) => u64::try_from(*v).ok(),
@@ -145,5 +172,38 @@ pub(crate) fn id(gguf: &Gguf, key: &str) -> Result<Option<u32>, OpenError> {
     match value.whole().and_then(|v| u32::try_from(v).ok()) {
         Some(v) => Ok(Some(v)),
         None => Err(wrong(&gguf.path, key, "a token id", value.in_words())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(value: Option<Value>, expected: Result<Option<Vec<usize>>, &str>) {
+        let metadata = value.into_iter().map(|v| ("a.k".to_owned(), v)).collect();
+        let gguf = Gguf { path: "m.gguf".into(), size_bytes: 0, metadata, tensors: Vec::new() };
+        let found = GgufConfig::new(&gguf, "a").per_layer("k", 3, 8).map_err(|e| e.to_string());
+        match expected {
+            Ok(numbers) => assert_eq!(found, Ok(numbers)),
+            Err(says) => assert!(found.as_ref().is_err_and(|e| e.contains(says)), "{found:?}"),
+        }
+    }
+
+    #[test]
+    fn numbers_for_each_layer() {
+        check(None, Ok(None));
+        check(Some(Value::Unsigned(8)), Ok(Some(vec![8, 8, 8])));
+        check(Some(Value::Signed(2)), Ok(Some(vec![2, 2, 2])));
+        check(Some(Value::List(List::Unsigned(vec![0, 8, 1]))), Ok(Some(vec![0, 8, 1])));
+        check(Some(Value::List(List::Signed(vec![4, 0, 4]))), Ok(Some(vec![4, 0, 4])));
+        let array =
+            "m.gguf: key `a.k`: expected a whole number up to 8, or an array of 3 of them, found an array of";
+        check(Some(Value::List(List::Unsigned(vec![1, 2]))), Err(&format!("{array} 2")));
+        check(Some(Value::List(List::Unsigned(vec![1, 2, 3, 4]))), Err(&format!("{array} 4")));
+        check(Some(Value::List(List::Unsigned(vec![1, 2, 9]))), Err(&format!("{array} 3")));
+        check(Some(Value::List(List::Signed(vec![1, -2, 3]))), Err(&format!("{array} 3")));
+        check(Some(Value::List(List::Float(vec![1.0; 3]))), Err(&format!("{array} 3")));
+        check(Some(Value::Unsigned(9)), Err("found 9"));
+        check(Some(Value::Float(1.0)), Err("found 1"));
     }
 }

@@ -1,22 +1,28 @@
 //! From a Hugging Face directory to a [`Catalog`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use calypte_disk::FileId;
 use serde::Deserialize;
 
 use crate::arch::Arch;
-use crate::catalog::{Catalog, Tensor, TokenizerSource, WeightFile};
-use crate::error::{OpenError, list, quote};
+use crate::catalog::{Catalog, TokenizerSource, WeightFile};
+use crate::error::{MissingShard, OpenError, list, quote};
+use crate::families::Family;
+use crate::families::names::Meaning;
+use crate::gguf_split::shard_number;
 use crate::hf_config::HfConfig;
 use crate::json::{Entries, parse, read_file};
 use crate::limits::{EOS_MAX, INDEX_BYTES_MAX, TEMPLATE_BYTES_MAX};
+use crate::packed::{self, Joined};
+use crate::stored::Stored;
 use crate::{census, families, fingerprint, safetensors, token_ids, validate};
 
 pub(crate) const CONFIG: &str = "config.json";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
+const SAFETENSORS: &str = ".safetensors";
 const SINGLE: &str = "model.safetensors";
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -26,15 +32,20 @@ const TEMPLATE_JSON: &str = "chat_template.json";
 /// Opens the directory `dir`, whose files are `names`.
 pub(crate) fn open(dir: &Path, names: &[String]) -> Result<Catalog, OpenError> {
     let config = HfConfig::read(&dir.join(CONFIG))?;
-    let family = families::of_hf(&config)?;
-    let mut arch = (family.from_hf)(&config)?;
-    read_token_ids(dir, names, &config, &mut arch)?;
-    token_ids::check(config.path(), &arch)?;
-    validate::check(config.path(), &arch)?;
-    let tied = config.bool_opt("tie_word_embeddings")?;
-    let (files, tensors) = read_weights(dir, names)?;
+    let generation = match has(names, GENERATION_CONFIG) {
+        true => Some(HfConfig::read(&dir.join(GENERATION_CONFIG))?),
+        false => None,
+    };
+    let (family, mut arch) = describe(&config, generation.as_ref())?;
+    // A family that ties by default does so even where a file carries an output matrix.
+    let tied = config.bool_opt("tie_word_embeddings")?.or(arch.tied_embeddings.then_some(true));
+    let (files, stored) = read_weights(dir, names)?;
+    let file_of = |t: &Stored| files.get(t.extent.file.0 as usize).map_or(dir, |f| f.path.as_path());
+    let skip = |name: &str| family.hf_names.meaning(name) == Meaning::Buffer;
+    let Joined { tensors, unused } = packed::join(dir, &config, stored, file_of, skip)?;
     let fingerprint = fingerprint::of(&tensors);
-    let census = census::take(dir, &mut arch, &family.hf_names, tensors, tied)?;
+    let mut census = census::take(dir, &mut arch, &family.hf_names, tensors, tied)?;
+    census.unclaimed.extend(unused);
     Ok(Catalog {
         source: dir.to_owned(),
         format: "safetensors",
@@ -62,13 +73,15 @@ fn model_name(dir: &Path, config: &HfConfig) -> String {
     }
 }
 
-/// `generation_config.json` often names more end tokens than `config.json` does; both count.
-fn read_token_ids(dir: &Path, names: &[String], config: &HfConfig, arch: &mut Arch) -> Result<(), OpenError> {
-    let generation = match has(names, GENERATION_CONFIG) {
-        true => Some(HfConfig::read(&dir.join(GENERATION_CONFIG))?),
-        false => None,
-    };
-    for source in [Some(config), generation.as_ref()].into_iter().flatten() {
+/// What `config.json` describes, apart from the weights. `generation_config.json` often names more end tokens than
+/// `config.json` does; both count.
+pub(crate) fn describe(
+    config: &HfConfig,
+    generation: Option<&HfConfig>,
+) -> Result<(&'static Family, Arch), OpenError> {
+    let family = families::of_hf(config)?;
+    let mut arch = (family.from_hf)(config)?;
+    for source in [Some(config), generation].into_iter().flatten() {
         if arch.bos.is_none() {
             arch.bos = source.ids("bos_token_id", 1)?.first().copied();
         }
@@ -78,7 +91,9 @@ fn read_token_ids(dir: &Path, names: &[String], config: &HfConfig, arch: &mut Ar
             }
         }
     }
-    Ok(())
+    token_ids::check(config.path(), &arch)?;
+    validate::check(config.path(), &arch)?;
+    Ok((family, arch))
 }
 
 #[derive(Deserialize)]
@@ -86,24 +101,51 @@ struct Index {
     weight_map: Entries<String>,
 }
 
-/// The weight files and their tensors.
-fn read_weights(dir: &Path, names: &[String]) -> Result<(Vec<WeightFile>, Vec<Tensor>), OpenError> {
-    let (shards, weight_map) = if has(names, INDEX) {
+/// The weight files of a directory.
+#[derive(Debug, Default)]
+pub(crate) struct Shards {
+    /// Names of those that are there, in order.
+    pub present: Vec<String>,
+    /// Those that are not.
+    pub missing: Vec<MissingShard>,
+    /// Weight files that belong to no model, or to another one.
+    pub ignored: Vec<String>,
+    /// Which tensor is in which file, where an index says so.
+    weight_map: Vec<(String, String)>,
+    /// What speaks of the missing ones.
+    source: PathBuf,
+}
+
+/// Finds the weight files of the directory `dir`, whose files are `names`.
+pub(crate) fn shards(dir: &Path, names: &[String]) -> Result<Shards, OpenError> {
+    let mut out = if has(names, INDEX) {
         let weight_map = read_index(&dir.join(INDEX))?;
-        (shards_of_index(dir, names, &weight_map)?, weight_map)
+        shards_of_index(dir, names, weight_map)
     } else if has(names, SINGLE) {
-        (vec![SINGLE.to_owned()], Vec::new())
+        Shards { present: vec![SINGLE.to_owned()], source: dir.to_owned(), ..Shards::default() }
     } else {
-        (shards_by_name(dir, names)?, Vec::new())
+        shards_by_name(dir, names)?
     };
+    let weights = names.iter().filter(|n| n.ends_with(SAFETENSORS) && !out.present.contains(n));
+    out.ignored = weights.cloned().collect();
+    Ok(out)
+}
+
+/// The weight files and their tensors.
+fn read_weights(dir: &Path, names: &[String]) -> Result<(Vec<WeightFile>, Vec<Stored>), OpenError> {
+    let shards = shards(dir, names)?;
+    if !shards.missing.is_empty() {
+        let Shards { source: path, present, missing, .. } = shards;
+        let of = present.len() + missing.len();
+        return Err(OpenError::MissingShards { path, of, present: present.len(), missing });
+    }
     let (mut files, mut tensors) = (Vec::new(), Vec::new());
-    for (i, shard) in shards.iter().enumerate() {
-        let file = FileId(u32::try_from(i).unwrap_or(u32::MAX));
+    for (file, shard) in (0u32..).map(FileId).zip(&shards.present) {
         let (weight_file, found) = safetensors::read(&dir.join(shard), file)?;
         files.push(weight_file);
         tensors.extend(found);
     }
-    check_placement(dir, &shards, &weight_map, &tensors)?;
+    check_placement(dir, &shards.present, &shards.weight_map, &tensors)?;
     Ok((files, tensors))
 }
 
@@ -133,35 +175,33 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>, OpenError> {
     Ok(weight_map)
 }
 
-fn shards_of_index(
-    dir: &Path,
-    names: &[String],
-    weight_map: &[(String, String)],
-) -> Result<Vec<String>, OpenError> {
-    let shards: BTreeSet<&str> = weight_map.iter().map(|(_, shard)| shard.as_str()).collect();
-    match shards.iter().find(|s| !has(names, s)) {
-        None => Ok(shards.into_iter().map(str::to_owned).collect()),
-        Some(missing) => {
-            let tensors = weight_map.iter().filter(|(_, s)| s == missing).count();
-            Err(OpenError::MissingShard {
-                path: dir.join(INDEX),
-                shard: quote(missing),
-                why: format!("{tensors} of {} tensors are in it", weight_map.len()),
-            })
+fn shards_of_index(dir: &Path, names: &[String], weight_map: Vec<(String, String)>) -> Shards {
+    let mut tensors: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, shard) in &weight_map {
+        *tensors.entry(shard).or_default() += 1;
+    }
+    let mut out = Shards { source: dir.join(INDEX), ..Shards::default() };
+    for (shard, tensors) in tensors {
+        match has(names, shard) {
+            true => out.present.push(shard.to_owned()),
+            false => out.missing.push(MissingShard { name: quote(shard), tensors: Some(tensors) }),
         }
     }
+    Shards { weight_map, ..out }
 }
 
 /// Without an index, files that number themselves (`…-00001-of-00003.safetensors`), or a single one of any name.
-fn shards_by_name(dir: &Path, names: &[String]) -> Result<Vec<String>, OpenError> {
-    let all: Vec<&String> = names.iter().filter(|n| n.ends_with(".safetensors")).collect();
+fn shards_by_name(dir: &Path, names: &[String]) -> Result<Shards, OpenError> {
+    let mut out = Shards { source: dir.to_owned(), ..Shards::default() };
+    let all: Vec<&String> = names.iter().filter(|n| n.ends_with(SAFETENSORS)).collect();
     if let [one] = all.as_slice()
-        && shard_number(one).is_none_or(|(_, _, of)| of == 1)
+        && shard_number(one, SAFETENSORS).is_none_or(|(_, _, of)| of == 1)
     {
-        return Ok(vec![(*one).clone()]);
+        out.present.push((*one).clone());
+        return Ok(out);
     }
     let mut series: BTreeMap<(&str, usize), BTreeSet<usize>> = BTreeMap::new();
-    for (stem, number, of) in all.iter().filter_map(|n| shard_number(n)) {
+    for (stem, number, of) in all.iter().filter_map(|n| shard_number(n, SAFETENSORS)) {
         series.entry((stem, of)).or_default().insert(number);
     }
     let mut series = series.into_iter();
@@ -173,24 +213,14 @@ fn shards_by_name(dir: &Path, names: &[String]) -> Result<Vec<String>, OpenError
             todo: "fetch model.safetensors.index.json, or keep the files of one model only",
         });
     };
-    if let Some(missing) = (1..=of).find(|n| !numbers.contains(n)) {
-        return Err(OpenError::MissingShard {
-            path: dir.to_owned(),
-            shard: format!("{stem}-{missing:05}-of-{of:05}.safetensors"),
-            why: format!("{} of {of} files of this series are there", numbers.len()),
-        });
+    for number in 1..=of {
+        let name = format!("{stem}-{number:05}-of-{of:05}{SAFETENSORS}");
+        match numbers.contains(&number) {
+            true => out.present.push(name),
+            false => out.missing.push(MissingShard { name: quote(&name), tensors: None }),
+        }
     }
-    Ok((1..=of).map(|n| format!("{stem}-{n:05}-of-{of:05}.safetensors")).collect())
-}
-
-/// `stem-00002-of-00003.safetensors` as `("stem", 2, 3)`.
-fn shard_number(name: &str) -> Option<(&str, usize, usize)> {
-    const DIGITS: usize = 5;
-    let number = |text: &str| (text.len() == DIGITS).then(|| text.parse().ok()).flatten();
-    let (rest, of) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
-    let (stem, n) = rest.rsplit_once('-')?;
-    let (n, of) = (number(n)?, number(of)?);
-    (1..=of).contains(&n).then_some((stem, n, of))
+    Ok(out)
 }
 
 /// No tensor may be in two shards, and each must be in the shard that the index names.
@@ -198,9 +228,9 @@ fn check_placement(
     dir: &Path,
     shards: &[String],
     weight_map: &[(String, String)],
-    tensors: &[Tensor],
+    tensors: &[Stored],
 ) -> Result<(), OpenError> {
-    let shard_of = |t: &Tensor| shards.get(t.extent.file.0 as usize).map_or("", String::as_str);
+    let shard_of = |t: &Stored| shards.get(t.extent.file.0 as usize).map_or("", String::as_str);
     let mut place: HashMap<&str, &str> = HashMap::with_capacity(tensors.len());
     for t in tensors {
         if let Some(first) = place.insert(&t.name, shard_of(t)) {

@@ -3,20 +3,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use calypte_quant::DType;
+use crate::error::{OpenError, quote};
+use crate::stored::Stored;
 
-use crate::catalog::Tensor;
-use crate::error::OpenError;
-
-/// Bytes of a tensor, or `None` when its rows are no whole number of blocks or the size overflows.
-pub(crate) fn byte_len(dtype: DType, shape: &[usize]) -> Option<u64> {
-    let (cols, outer) = match shape.split_last() {
-        Some((cols, outer)) => (*cols, outer),
-        None => (1, &[][..]),
-    };
-    let row = u64::try_from(dtype.row_bytes(cols)?).ok()?;
-    outer.iter().try_fold(row, |bytes, &d| bytes.checked_mul(u64::try_from(d).ok()?))
-}
+/// What a file begins with that was checked out of Git without Git LFS.
+pub(crate) const LFS_POINTER: &[u8; 8] = b"version ";
 
 /// Number of values, or `None` when it is zero or overflows.
 pub(crate) fn value_count(shape: &[usize]) -> Option<usize> {
@@ -28,28 +19,28 @@ pub(crate) fn value_count(shape: &[usize]) -> Option<usize> {
 ///
 /// # Errors
 /// [`OpenError::Truncated`], [`OpenError::Overlap`] and [`OpenError::Duplicate`].
-pub(crate) fn check_extents(path: &Path, tensors: &[Tensor], size_bytes: u64) -> Result<(), OpenError> {
+pub(crate) fn check_extents(path: &Path, tensors: &[Stored], size_bytes: u64) -> Result<(), OpenError> {
     let mut seen = HashMap::with_capacity(tensors.len());
     for t in tensors {
         if let Some(first) = seen.insert(t.name.as_str(), t.extent.offset) {
             return Err(OpenError::Duplicate {
                 path: path.to_owned(),
                 what: "tensor",
-                name: t.name.clone(),
+                name: quote(&t.name),
                 place: format!("in the same file (data at bytes {first} and {})", t.extent.offset),
             });
         }
         if t.extent.offset.checked_add(t.extent.len).is_none_or(|end| end > size_bytes) {
             return Err(OpenError::Truncated {
                 path: path.to_owned(),
-                tensor: t.name.clone(),
+                tensor: quote(&t.name),
                 offset: t.extent.offset,
                 len: t.extent.len,
                 size_bytes,
             });
         }
     }
-    let mut by_offset: Vec<&Tensor> = tensors.iter().collect();
+    let mut by_offset: Vec<&Stored> = tensors.iter().collect();
     by_offset.sort_by_key(|t| (t.extent.offset, t.extent.len));
     for pair in by_offset.windows(2) {
         if let [a, b] = pair
@@ -57,8 +48,8 @@ pub(crate) fn check_extents(path: &Path, tensors: &[Tensor], size_bytes: u64) ->
         {
             return Err(OpenError::Overlap {
                 path: path.to_owned(),
-                first: a.name.clone(),
-                second: b.name.clone(),
+                first: quote(&a.name),
+                second: quote(&b.name),
                 offset: b.extent.offset,
             });
         }

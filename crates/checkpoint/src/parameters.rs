@@ -1,7 +1,8 @@
 //! How many parameters a checkpoint has, and how many of them a token meets.
 
 use crate::arch::Ffn;
-use crate::catalog::{Catalog, ExpertLayer, ExpertMatrix, Role};
+use crate::catalog::{Catalog, Role};
+use crate::expert_layer::{ExpertLayer, ExpertMatrix};
 
 /// Parameter counts and sizes of a [`Catalog`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ impl Catalog {
         for (key, tensor) in &self.tensors {
             let n = tensor.len() as u64;
             out.total = out.total.saturating_add(n);
-            out.resident_bytes = out.resident_bytes.saturating_add(tensor.extent.len);
+            out.resident_bytes = out.resident_bytes.saturating_add(tensor.stored_bytes());
             let only_looked_up = key.role == Role::TokenEmbedding && !self.arch.tied_embeddings;
             if key.layer.is_none_or(in_trunk) && !only_looked_up {
                 out.active = out.active.saturating_add(n);

@@ -8,15 +8,15 @@ use std::io::Read;
 use std::path::Path;
 
 use calypte_disk::{Extent, FileId};
-use calypte_quant::DType;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use crate::catalog::{Tensor, WeightFile};
+use crate::catalog::WeightFile;
 use crate::error::{OpenError, quote};
 use crate::json::{Entries, parse};
-use crate::layout::{byte_len, check_extents, value_count};
+use crate::layout::{LFS_POINTER, check_extents, value_count};
 use crate::limits::{HEADER_BYTES_MAX, NAME_BYTES_MAX, TENSORS_MAX};
+use crate::stored::{Stored, StoredType};
 
 const FORMAT: &str = "safetensors";
 /// The header's length precedes it.
@@ -73,11 +73,29 @@ impl<'de> Deserialize<'de> for Entry {
     }
 }
 
-/// Reads the header of the file `path`, whose tensors get the file number `file`.
-pub(crate) fn read(path: &Path, file: FileId) -> Result<(WeightFile, Vec<Tensor>), OpenError> {
-    let mut handle = File::open(path).map_err(OpenError::io(path))?;
+/// Reads the header of the file `path`, whose tensors get the file number `file`, and checks where they lie.
+pub(crate) fn read(path: &Path, file: FileId) -> Result<(WeightFile, Vec<Stored>), OpenError> {
+    let (weight_file, tensors) = read_unchecked(path, file)?;
+    check_extents(path, &tensors, weight_file.size_bytes)?;
+    Ok((weight_file, tensors))
+}
+
+/// [`read`], but the tensors may lie anywhere: also past the end of a file that is cut short.
+pub(crate) fn read_unchecked(path: &Path, file: FileId) -> Result<(WeightFile, Vec<Stored>), OpenError> {
+    let handle = File::open(path).map_err(OpenError::io(path))?;
     let size_bytes = handle.metadata().map_err(OpenError::io(path))?.len();
-    let header = read_header_bytes(path, &mut handle, size_bytes)?;
+    let tensors = read_from(path, handle, size_bytes, file)?;
+    Ok((WeightFile { path: path.to_owned(), size_bytes }, tensors))
+}
+
+/// Reads a header from any reader; `path` is for messages.
+pub(crate) fn read_from(
+    path: &Path,
+    mut reader: impl Read,
+    size_bytes: u64,
+    file: FileId,
+) -> Result<Vec<Stored>, OpenError> {
+    let header = read_header_bytes(path, &mut reader, size_bytes)?;
     let entries: Entries<Entry> = parse(path, &header, LENGTH_BYTES, FORMAT)?;
     let entries = entries.unique(path, "tensor")?;
     if entries.len() as u64 > TENSORS_MAX {
@@ -96,8 +114,7 @@ pub(crate) fn read(path: &Path, file: FileId) -> Result<(WeightFile, Vec<Tensor>
             }
         }
     }
-    check_extents(path, &tensors, size_bytes)?;
-    Ok((WeightFile { path: path.to_owned(), size_bytes }, tensors))
+    Ok(tensors)
 }
 
 fn malformed(path: &Path, offset: u64, expected: impl Into<String>, found: impl Into<String>) -> OpenError {
@@ -110,13 +127,17 @@ fn malformed(path: &Path, offset: u64, expected: impl Into<String>, found: impl 
     }
 }
 
-fn read_header_bytes(path: &Path, handle: &mut File, size_bytes: u64) -> Result<Vec<u8>, OpenError> {
+fn read_header_bytes(path: &Path, reader: &mut impl Read, size_bytes: u64) -> Result<Vec<u8>, OpenError> {
     let Some(left) = size_bytes.checked_sub(LENGTH_BYTES) else {
         let expected = format!("{LENGTH_BYTES} bytes of header length");
         return Err(malformed(path, 0, expected, format!("a file of {size_bytes} bytes")));
     };
     let mut length = [0; LENGTH_BYTES as usize];
-    handle.read_exact(&mut length).map_err(OpenError::io(path))?;
+    reader.read_exact(&mut length).map_err(OpenError::io(path))?;
+    if length == *LFS_POINTER {
+        let found = "a Git LFS pointer in place of the file (`git lfs pull` fetches it)";
+        return Err(malformed(path, 0, "the length of a header", found));
+    }
     let length = u64::from_le_bytes(length);
     if length > left.min(HEADER_BYTES_MAX) {
         let expected = format!("a header of at most {} bytes", left.min(HEADER_BYTES_MAX));
@@ -129,7 +150,7 @@ fn read_header_bytes(path: &Path, handle: &mut File, size_bytes: u64) -> Result<
     }
     // At most HEADER_BYTES_MAX, so the cast is exact everywhere.
     let mut header = vec![0; length as usize];
-    handle.read_exact(&mut header).map_err(OpenError::io(path))?;
+    reader.read_exact(&mut header).map_err(OpenError::io(path))?;
     Ok(header)
 }
 
@@ -139,7 +160,7 @@ fn place(
     data_start: u64,
     name: String,
     info: TensorInfo,
-) -> Result<Tensor, OpenError> {
+) -> Result<Stored, OpenError> {
     let shown = quote(&name);
     if name.len() as u64 > NAME_BYTES_MAX {
         let expected = format!("tensor names of at most {NAME_BYTES_MAX} bytes");
@@ -149,27 +170,22 @@ fn place(
         let expected = format!("dtype, shape and data_offsets of tensor `{shown}`");
         return Err(malformed(path, LENGTH_BYTES, expected, "only some of them"));
     };
-    let dtype = match dtype.as_str() {
-        "F32" => DType::F32,
-        "F16" => DType::F16,
-        "BF16" => DType::BF16,
-        other => {
-            return Err(OpenError::Unsupported {
-                path: path.to_owned(),
-                what: format!("type of tensor `{shown}`"),
-                expected: "F32, F16 or BF16".to_owned(),
-                found: quote(other),
-                todo: "use a BF16 checkpoint, or a GGUF file of the model",
-            });
-        }
-    };
+    let ty = StoredType::of_safetensors(&dtype);
     let shape: Vec<usize> = shape.iter().map(|&d| usize::try_from(d).unwrap_or(usize::MAX)).collect();
-    let len = value_count(&shape).and_then(|_| byte_len(dtype, &shape));
     let stored = end.checked_sub(start);
+    let len = match (value_count(&shape), ty.has_size()) {
+        (None, _) => None,
+        (Some(_), true) => ty.byte_len(&shape),
+        // Nothing can be compared with the range then.
+        (Some(_), false) => stored,
+    };
     let (Some(len), true) = (len, len == stored) else {
         let expected = match len {
             Some(len) => {
-                format!("data_offsets of tensor `{shown}` that span {len} bytes ({dtype} {shape:?})")
+                format!("data_offsets of tensor `{shown}` that span {len} bytes ({ty} {shape:?})")
+            }
+            None if value_count(&shape).is_some() => {
+                format!("a shape of tensor `{shown}` that takes whole bytes ({ty})")
             }
             None => format!("dimensions of tensor `{shown}` that are not 0 and whose product fits"),
         };
@@ -184,5 +200,5 @@ fn place(
         let expected = format!("data_offsets of tensor `{shown}` inside the file");
         return Err(malformed(path, LENGTH_BYTES, expected, format!("[{start}, {end}]")));
     };
-    Ok(Tensor { name, dtype, shape, extent: Extent { file, offset, len } })
+    Ok(Stored { name, ty, shape, extent: Extent { file, offset, len } })
 }

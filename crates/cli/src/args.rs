@@ -9,11 +9,15 @@ use calypte_engine::{IoMode, Options, Precision, Size};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::ids::Ids;
+use crate::template::TemplateArgs;
+use crate::tokenize::TokenizeArgs;
 
 /// Most compute threads; beyond this a number is a slip of the finger.
 const THREADS_MAX: u64 = 1024;
 /// Most positions, of a context as of a generation or a prefill step: models of today are made for up to 2²⁰.
 const POSITIONS_MAX: u64 = 1 << 24;
+/// Shortest chunk of `score`: the second half of a shorter one would predict nothing.
+const CHUNK_MIN: u64 = 3;
 /// Tokens that `run` generates unless told otherwise.
 const TOKENS_DEFAULT: usize = 128;
 
@@ -63,6 +67,10 @@ pub enum Command {
     Score(ScoreArgs),
     /// List what a model file holds; reads headers only
     Inspect(InspectArgs),
+    /// Turn a text into a model's token ids, or ids into text
+    Tokenize(TokenizeArgs),
+    /// Write the prompt that a model's chat template makes of messages
+    Template(TemplateArgs),
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -282,11 +290,15 @@ Examples:
   calypte score --text-file chapter.txt
   calypte score model.gguf --ids-file ids.txt --json
   calypte score model.gguf --ids-file ids.txt --logits logits.safetensors --json
+  calypte score model.gguf --text-file book.txt --chunk 512 --chunks 40
 
 Output: `tokens` given; `nll`, the mean negative log-likelihood in nats of each token but the first,
 given those before it; `ppl`, e to the nll; `argmax`, the likeliest next token after each token;
 `logits_sha256`, SHA-256 over the logits of all tokens (little-endian f32, row by row), which is the
-same for every setting of the engine but --activations.";
+same for every setting of the engine but --activations.
+
+With --chunk: `tokens` of the chunks; `counted`, how many of them `nll` and `ppl` are of; `chunks`, of
+each the `nll` and the `logits_sha256`. This is how llama-perplexity counts with -c N.";
 
 /// Arguments of `score`.
 #[derive(Debug, Args)]
@@ -301,6 +313,15 @@ pub struct ScoreArgs {
     /// Write all logits to this file, as one F32 tensor `logits` [tokens, vocabulary]
     #[arg(long, value_name = "OUT.safetensors")]
     pub logits: Option<PathBuf>,
+    /// Score the text in chunks of N tokens, each from an empty start, and count the second half of each only
+    ///
+    /// The first token of a chunk is replaced by the beginning-of-sequence token if the model expects one. What is left
+    /// over at the end of the text is not scored.
+    #[arg(long, value_name = "N", value_parser = chunk)]
+    pub chunk: Option<NonZeroUsize>,
+    /// Score no more than the first N chunks
+    #[arg(long, value_name = "N", requires = "chunk", value_parser = positions)]
+    pub chunks: Option<NonZeroUsize>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -325,7 +346,11 @@ const INSPECT_EXAMPLES: &str = "\
 Examples:
   calypte inspect model.gguf
   calypte inspect model-directory --tensors
-  calypte inspect --json";
+  calypte inspect model-00001-of-00009.gguf    any file of a model in several
+  calypte inspect --json
+
+Of a model that cannot be run (files are missing, the architecture or a type is unknown) it prints
+what the headers say, then what is wrong; the exit code is 3.";
 
 /// Arguments of `inspect`.
 #[derive(Debug, Args)]
@@ -358,6 +383,10 @@ fn threads(text: &str) -> Result<NonZeroUsize, String> {
 
 fn positions(text: &str) -> Result<NonZeroUsize, String> {
     non_zero(text, POSITIONS_MAX)
+}
+
+fn chunk(text: &str) -> Result<NonZeroUsize, String> {
+    Ok(NonZeroUsize::new(number(text, CHUNK_MIN, POSITIONS_MAX)?).unwrap_or(NonZeroUsize::MIN))
 }
 
 fn positions_or_zero(text: &str) -> Result<usize, String> {
@@ -393,12 +422,14 @@ mod tests {
     #[test]
     fn numbers_have_limits() {
         type IsAccepted = fn(&str) -> bool;
-        let cases: [(IsAccepted, &str, bool); 12] = [
+        let cases: [(IsAccepted, &str, bool); 14] = [
             (|t| threads(t).is_ok(), "1", true),
             (|t| threads(t).is_ok(), "0", false),
             (|t| threads(t).is_ok(), "1025", false),
             (|t| positions(t).is_ok(), "18446744073709551616", false),
             (|t| positions_or_zero(t).is_ok(), "0", true),
+            (|t| chunk(t).is_ok(), "3", true),
+            (|t| chunk(t).is_ok(), "2", false),
             (|t| temperature(t).is_ok(), "0", true),
             (|t| temperature(t).is_ok(), "-0.5", false),
             (|t| temperature(t).is_ok(), "nan", false),

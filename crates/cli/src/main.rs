@@ -23,6 +23,8 @@ mod prompt;
 mod run;
 mod score;
 mod stats;
+mod template;
+mod tokenize;
 
 use std::process::ExitCode;
 
@@ -51,6 +53,8 @@ fn dispatch(command: &Command) -> Result<(), Failure> {
         Command::Plan(args) => plan::plan(args),
         Command::Score(args) => score::score(args),
         Command::Inspect(args) => inspect::inspect(args),
+        Command::Tokenize(args) => tokenize::tokenize(args),
+        Command::Template(args) => template::template(args),
     }
 }
 

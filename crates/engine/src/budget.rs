@@ -1,9 +1,11 @@
 //! How the memory budget is divided, decided before any weight is read and held while running.
 
-use calypte_checkpoint::Catalog;
+use std::sync::Arc;
+
+use calypte_checkpoint::{Catalog, ExpertLayer};
 use calypte_disk::{Disk, IoMode};
-use calypte_model::{Kv, resident_extents, working_bytes};
-use calypte_residency::{ExpertCache, LayerExperts};
+use calypte_model::{ArrangeExperts, Kv, working_bytes};
+use calypte_residency::{Arrange, ExpertCache, LayerExperts};
 
 use crate::memory::{Available, available};
 use crate::size::human;
@@ -102,7 +104,12 @@ pub enum BudgetError {
 pub fn expert_layers(catalog: &Catalog) -> Vec<LayerExperts> {
     let top_k = catalog.arch.moe.as_ref().map_or(0, |m| m.top_k);
     let trunk = catalog.experts.iter().filter(|e| e.layer < catalog.arch.layers);
-    trunk.map(|e| LayerExperts { extents: e.extents.clone(), top_k }).collect()
+    let layer = |e: &ExpertLayer| LayerExperts {
+        extents: e.extents.clone(),
+        top_k,
+        arrange: ArrangeExperts::of(e).map(|a| Arc::new(a) as Arc<dyn Arrange>),
+    };
+    trunk.map(layer).collect()
 }
 
 /// Divides the budget as `options` ask.
@@ -113,7 +120,8 @@ pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budge
         resident_bytes: resident_bytes(catalog, disk),
         kv_bytes: kv_bytes_per_token * options.context as u64,
         kv_bytes_per_token,
-        working_bytes: working_bytes(&catalog.arch, options.prefill_chunk.get(), options.context),
+        working_bytes: working_bytes(&catalog.arch, options.prefill_chunk.get(), options.context)
+            + arranging_bytes(&layers),
         program_bytes: PROGRAM_BYTES,
         expert_bytes: 0,
         expert_bytes_floor: ExpertCache::floor_bytes(&layers, disk),
@@ -149,9 +157,15 @@ pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budge
     Ok(budget)
 }
 
+/// Where an expert is put together that is not stored as the arithmetic reads it: room for the largest one.
+fn arranging_bytes(layers: &[LayerExperts]) -> u64 {
+    let bytes = |l: &LayerExperts| l.arrange.as_ref().map_or(0, |a| a.matrix_bytes().iter().sum());
+    layers.iter().map(bytes).max().unwrap_or(0) as u64
+}
+
 /// A resident weight lives in the aligned buffer that it was read into. In memory mode the files are there as well.
 fn resident_bytes(catalog: &Catalog, disk: &Disk) -> u64 {
-    let weights: u64 = resident_extents(catalog).map(|e| disk.buffer_bytes(&[e]) as u64).sum();
+    let weights = calypte_model::resident_bytes(catalog, |extent| disk.buffer_bytes(&[extent]) as u64);
     let files = catalog.files.iter().map(|f| f.size_bytes);
     if disk.mode() == IoMode::Memory { weights + files.sum::<u64>() } else { weights }
 }

@@ -147,12 +147,12 @@ fn dominant(catalog: &Catalog) -> DType {
 
 /// Reads experts in a scattered order for [`DISK_PROBE`].
 fn measure_disk(disk: &mut Disk, layers: &[LayerExperts]) -> DiskFigure {
-    let all: Vec<&[Extent; 3]> = layers.iter().flat_map(|l| &l.extents).collect();
+    let all: Vec<&Vec<Extent>> = layers.iter().flat_map(|l| &l.extents).collect();
     // A stride coprime to the number of experts visits all of them, far from each other: what a router does to a disk.
     let stride = (all.len() * 618 / 1000).max(1);
     let stride = (stride..).find(|s| gcd(*s, all.len()) == 1).unwrap_or(1);
     let groups: Vec<Vec<Extent>> =
-        (0..all.len().min(PROBE_GROUPS_MAX)).map(|i| all[i * stride % all.len()].to_vec()).collect();
+        (0..all.len().min(PROBE_GROUPS_MAX)).map(|i| all[i * stride % all.len()].clone()).collect();
     let depth = layers.iter().map(|l| l.top_k).max().unwrap_or(1);
     let bandwidth = measure(disk, &groups, DISK_PROBE, depth);
     DiskFigure {

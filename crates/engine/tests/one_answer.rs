@@ -83,6 +83,31 @@ fn integer_weights() {
     check(fixtures().join("quant-mix/model.gguf"));
 }
 
+/// Every block kind there is, under settings as different as can be: not all combinations, which four models go through.
+#[test]
+fn every_family() {
+    for dir in common::checkpoints() {
+        let prompt = Expected::read(&dir).prompt_ids;
+        for model in [dir.join("model.gguf"), dir.clone()] {
+            if !model.exists() || (model == dir && !dir.join("config.json").exists()) {
+                continue;
+            }
+            let want = answer(&model, &prompt, &options(Size::All, 1, 256, IoMode::Memory));
+            for (cache, threads, chunk, io) in [
+                (Size::Min, 2, 1, IoMode::PreadBuffered),
+                (Size::Min, 3, 256, IoMode::PreadDirect),
+                (Size::Percent(80.0), 2, 7, IoMode::UringDirect),
+            ] {
+                let got = answer(&model, &prompt, &options(cache, threads, chunk, io));
+                let case =
+                    format!("{}: {cache:?}, {threads} threads, chunks of {chunk}, {io:?}", model.display());
+                assert!(got.0 == want.0, "{case}: other logits");
+                assert_eq!(got.1, want.1, "{case}: other ids");
+            }
+        }
+    }
+}
+
 #[test]
 fn the_digest_tells_answers_apart() {
     let model = fixtures().join("quant-mix/model.gguf");

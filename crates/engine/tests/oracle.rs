@@ -7,6 +7,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
+use calypte_engine::checkpoint::arch::RopeScaling;
 use calypte_engine::{Engine, Observer, Options, Precision, Size};
 use common::{Expected, greedy, logits_of, never};
 
@@ -102,34 +103,75 @@ fn check_selection(name: &str, expected: &Expected, engine: &Engine, decisions: 
     assert_eq!(full * tokens * dsa.topk, want.len(), "{name}: number of full layers");
 }
 
-fn both_formats(fixture: &str) {
-    let dir = common::fixtures().join(fixture);
-    check(dir.join("model.gguf"), Precision::Int8);
-    check(dir, Precision::Int8);
+/// The reference does not round activations: where weights are integers, neither may the engine.
+fn precision(model: &Path) -> Precision {
+    let catalog = calypte_engine::checkpoint::open(model).unwrap_or_else(|e| panic!("{e}"));
+    let experts = catalog.experts.iter().flat_map(|e| e.matrices().map(|m| m.dtype));
+    let integers = catalog.tensors.values().map(|t| t.dtype).chain(experts).any(|d| d.is_integer());
+    if integers { Precision::F32 } else { Precision::Int8 }
 }
 
-#[test]
-fn llama() {
-    both_formats("llama-a");
-    both_formats("llama-b");
+/// Every fixture of a family (`NAME-a`, `NAME-b`, …), in every format that it is stored in.
+#[track_caller]
+fn family(name: &str) {
+    let entries = std::fs::read_dir(common::fixtures()).expect("fixtures");
+    let names = entries.map(|e| e.expect("an entry").file_name().into_string().expect("a name"));
+    let mut fixtures: Vec<String> =
+        names.filter(|n| n.rsplit_once('-').is_some_and(|(family, _)| family == name)).collect();
+    fixtures.sort();
+    assert!(fixtures.len() >= 2, "{name}: two shapes are proven at least, not only {fixtures:?}");
+    for fixture in fixtures {
+        let dir = common::fixtures().join(fixture);
+        let gguf = dir.join("model.gguf");
+        if gguf.exists() {
+            check(gguf.clone(), precision(&gguf));
+        }
+        if dir.join("config.json").exists() {
+            check(dir.clone(), precision(&dir));
+        }
+    }
 }
 
-#[test]
-fn mixtral() {
-    both_formats("mixtral-a");
-    both_formats("mixtral-b");
+macro_rules! families {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                family(stringify!($name));
+            }
+        )*
+
+        #[test]
+        fn every_family_is_proven_here() {
+            let proven = [$(stringify!($name)),*];
+            for family in calypte_engine::checkpoint::supported_families() {
+                assert!(proven.contains(&family.model_type), "{} has no test", family.model_type);
+            }
+        }
+    };
 }
 
-#[test]
-fn qwen3_moe() {
-    both_formats("qwen3_moe-a");
-    both_formats("qwen3_moe-b");
-}
-
-#[test]
-fn glm_moe_dsa() {
-    both_formats("glm_moe_dsa-a");
-    both_formats("glm_moe_dsa-b");
+families! {
+    llama
+    qwen2
+    qwen3
+    smollm3
+    gemma3_text
+    mixtral
+    olmoe
+    qwen2_moe
+    qwen3_moe
+    granitemoe
+    gpt_oss
+    glm4_moe
+    glm4_moe_lite
+    deepseek_v2
+    deepseek_v3
+    deepseek_v32
+    glm_moe_dsa
+    minimax_m2
+    ernie4_5_moe
+    lfm2_moe
 }
 
 #[test]
@@ -150,19 +192,24 @@ fn rounded_activations_stay_close() {
     assert!(relative > 1e-4 && relative < 0.15, "relative difference {relative}");
 }
 
+/// Same stored values give the same bits, except where a format stores them in another order or stores what the other
+/// leaves to be computed.
 #[test]
 fn both_formats_give_the_same_bits() {
-    // Same stored values, except where GGUF stores rows of q and k in another order.
-    for fixture in ["qwen3_moe-a", "glm_moe_dsa-a", "llama-a", "mixtral-b"] {
-        let dir = common::fixtures().join(fixture);
+    for dir in common::checkpoints() {
+        let gguf = dir.join("model.gguf");
+        if !gguf.exists() || !dir.join("config.json").exists() {
+            continue;
+        }
         let ids = Expected::read(&dir).prompt_ids;
         let digest = |model: &Path| {
             let mut engine = open(model, Precision::Int8);
             let scoring = engine.score(&ids, &mut |_| {}, &mut |_, _| {}, &mut (), &never()).expect("scores");
-            scoring.logits_sha256
+            (scoring.logits_sha256, engine.catalog().arch.ropes[0].clone())
         };
-        let same = digest(&dir) == digest(&dir.join("model.gguf"));
-        // Permuting a head's values changes the order of the sums inside its dot products, so llama's bits differ.
-        assert_eq!(same, !fixture.starts_with("llama") && !fixture.starts_with("mixtral"), "{fixture}");
+        let ((a, rope_a), (b, rope_b)) = (digest(&dir), digest(&gguf));
+        // Permuting a head's values changes the order of the sums inside its dot products.
+        let alike = rope_a.layout == rope_b.layout && rope_b.scaling != RopeScaling::Stored;
+        assert_eq!(a == b, alike, "{}", dir.display());
     }
 }

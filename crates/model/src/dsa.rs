@@ -5,7 +5,7 @@
 //! selection of the nearest full layer before them (GLM-5.2).
 
 use calypte_checkpoint::Role;
-use calypte_checkpoint::arch::{Arch, Dsa};
+use calypte_checkpoint::arch::Dsa;
 use calypte_kernels::attention::{Cached, Visible, index_scores, top_positions};
 use calypte_kernels::{Activations, ops};
 
@@ -20,7 +20,6 @@ const KEY_NORM_EPS: f32 = 1e-6;
 /// One layer's indexer.
 pub(crate) struct Indexer {
     dsa: Dsa,
-    rope_dims: usize,
     queries: Weight,
     keys: Weight,
     key_norm: Vec<f32>,
@@ -32,7 +31,7 @@ pub(crate) struct Indexer {
 #[derive(Default)]
 pub(crate) struct Selection {
     first: usize,
-    /// Per row; unused while `Visible::All` applies.
+    /// Per row; unused while everything is visible.
     lists: Vec<Vec<u32>>,
     /// Rows whose visible keys are more than `topk`.
     topk: Option<usize>,
@@ -49,30 +48,24 @@ impl Selection {
         let all = self.first + row + 1;
         match self.topk {
             Some(topk) if all > topk => Visible::Selected(&self.lists[row]),
-            _ => Visible::All(all),
+            _ => Visible::latest(all, None),
         }
     }
 
     /// The positions of row `row`, or `None` for all.
     pub fn positions(&self, row: usize) -> Option<&[u32]> {
         match self.visible(row) {
-            Visible::All(_) => None,
+            Visible::Range { .. } => None,
             Visible::Selected(list) => Some(list),
         }
     }
 }
 
 impl Indexer {
-    pub fn load(
-        loader: &mut Loader<'_>,
-        arch: &Arch,
-        dsa: &Dsa,
-        layer: usize,
-    ) -> Result<Indexer, ModelError> {
+    pub fn load(loader: &mut Loader<'_>, dsa: &Dsa, layer: usize) -> Result<Indexer, ModelError> {
         let l = Some(layer);
         Ok(Indexer {
             dsa: dsa.clone(),
-            rope_dims: arch.rope.dims,
             queries: loader.matrix(l, Role::IndexerQB)?,
             keys: loader.matrix(l, Role::IndexerK)?,
             key_norm: loader.vector(l, Role::IndexerKNorm)?,
@@ -98,7 +91,7 @@ impl Indexer {
         self.keys.apply(compute, x, &mut keys);
         for (row, key) in keys.chunks_exact_mut(dim).enumerate() {
             ops::layer_norm(key, &self.key_norm, &self.key_norm_bias, KEY_NORM_EPS);
-            rotation.rotate(self.dsa.rope_layout, row, &mut key[..self.rope_dims]);
+            rotation.rotate_as(self.dsa.rope_layout, row, key);
         }
         kv.index.extend_from_slice(&keys);
 
@@ -112,7 +105,7 @@ impl Indexer {
         let mut queries = Vec::new();
         self.queries.apply(compute, q_latent, &mut queries);
         for (i, query) in queries.chunks_exact_mut(dim).enumerate() {
-            rotation.rotate(self.dsa.rope_layout, i / self.dsa.heads, &mut query[..self.rope_dims]);
+            rotation.rotate_as(self.dsa.rope_layout, i / self.dsa.heads, query);
         }
         let mut weights = Vec::new();
         self.weights.apply(compute, x, &mut weights);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use calypte_disk::DiskError;
+use calypte_quant::arrange::Misfit;
 use calypte_residency::ResidencyError;
 
 /// Why a model could not be loaded or a step not be computed.
@@ -31,6 +32,21 @@ pub enum ModelError {
         index: usize,
         /// What was found.
         value: f32,
+    },
+    /// A tensor and its scales do not fit each other.
+    #[error(
+        "{}: tensor {tensor} at offset {offset} and its scales: {what}; the file is not laid out as its configuration says, \
+         so download or convert it again", path.display()
+    )]
+    Misfit {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name in it.
+        tensor: String,
+        /// Byte offset of the tensor.
+        offset: u64,
+        /// What does not fit.
+        what: Misfit,
     },
     /// A tensor that the architecture asks for is not in the catalogue.
     #[error(

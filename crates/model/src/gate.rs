@@ -1,6 +1,6 @@
 //! The router's arithmetic: from logits to the chosen experts and their weights.
 
-use calypte_checkpoint::arch::{Gate, GateGroups, GateScore};
+use calypte_checkpoint::arch::{Gate, GateGroups, GateNormalization, GateScore, GroupWorth};
 use calypte_kernels::{math, ops};
 
 /// One row's choice.
@@ -14,11 +14,12 @@ pub(crate) struct Choice {
 
 /// Chooses `top_k` experts from `logits` (turned into scores in place). `None` when a score is not finite.
 ///
-/// Equal scores: the lower expert number wins.
+/// `bias` counts for the choice only. Equal scores: the lower expert number wins.
 pub(crate) fn choose(gate: &Gate, top_k: usize, bias: Option<&[f32]>, logits: &mut [f32]) -> Option<Choice> {
     match gate.score {
         GateScore::Softmax => ops::softmax(logits),
         GateScore::Sigmoid => logits.iter_mut().for_each(|v| *v = math::sigmoid(*v)),
+        GateScore::SoftmaxOfChosen => {}
     }
     let scores = &*logits;
     if scores.iter().any(|s| !s.is_finite()) {
@@ -33,9 +34,17 @@ pub(crate) fn choose(gate: &Gate, top_k: usize, bias: Option<&[f32]>, logits: &m
     experts.sort_unstable_by(best_first);
     experts.truncate(top_k);
     let mut weights: Vec<f32> = experts.iter().map(|e| scores[*e as usize]).collect();
-    if gate.normalize {
-        let sum = weights.iter().sum::<f32>() + gate.normalize_eps;
-        weights.iter_mut().for_each(|w| *w /= sum);
+    if gate.score == GateScore::SoftmaxOfChosen {
+        ops::softmax(&mut weights);
+    }
+    let sum = || weights.iter().sum::<f32>();
+    let divisor = match gate.normalization {
+        GateNormalization::None => None,
+        GateNormalization::Sum { eps } => Some(sum() + eps),
+        GateNormalization::SumAtLeast { min } => Some(sum().max(min)),
+    };
+    if let Some(divisor) = divisor {
+        weights.iter_mut().for_each(|w| *w /= divisor);
     }
     if gate.scale != 1.0 {
         weights.iter_mut().for_each(|w| *w *= gate.scale);
@@ -43,7 +52,7 @@ pub(crate) fn choose(gate: &Gate, top_k: usize, bias: Option<&[f32]>, logits: &m
     Some(Choice { experts, weights })
 }
 
-/// Keeps the experts of the best groups. A group is worth its two best experts; the lower group wins a tie.
+/// Keeps the experts of the best groups. Equal groups: the lower one wins.
 fn keep_groups(
     groups: GateGroups,
     rank: impl Fn(u32) -> f32,
@@ -51,13 +60,17 @@ fn keep_groups(
     experts: &mut Vec<u32>,
 ) {
     let size = experts.len() / groups.count;
+    let counted = match groups.worth {
+        GroupWorth::Best => 1,
+        GroupWorth::TwoBest => 2,
+    };
     let mut worth: Vec<(f32, usize)> = experts
         .chunks_exact(size)
         .enumerate()
         .map(|(g, members)| {
             let mut members = members.to_vec();
             members.sort_unstable_by(&best_first);
-            (members.iter().take(2).map(|e| rank(*e)).sum(), g)
+            (members.iter().take(counted).map(|e| rank(*e)).sum(), g)
         })
         .collect();
     worth.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -70,21 +83,12 @@ mod tests {
     use super::*;
 
     const SIGMOID: Gate = Gate {
-        score: GateScore::Sigmoid,
         selection_bias: true,
-        groups: None,
-        normalize: true,
-        normalize_eps: 1e-20,
+        normalization: GateNormalization::Sum { eps: 1e-20 },
         scale: 2.0,
+        ..Gate::plain(GateScore::Sigmoid)
     };
-    const SOFTMAX: Gate = Gate {
-        score: GateScore::Softmax,
-        selection_bias: false,
-        groups: None,
-        normalize: false,
-        normalize_eps: 0.0,
-        scale: 1.0,
-    };
+    const SOFTMAX: Gate = Gate::plain(GateScore::Softmax);
 
     #[track_caller]
     fn check(gate: &Gate, bias: Option<&[f32]>, logits: &[f32], experts: &[u32], weights: &[f32]) {
@@ -105,15 +109,42 @@ mod tests {
     fn softmax_weights_are_shares_of_all_experts() {
         let ln = f32::ln;
         check(&SOFTMAX, None, &[ln(1.0), ln(5.0), ln(2.0), ln(2.0)], &[1, 2], &[0.5, 0.2]);
-        let normalized = Gate { normalize: true, ..SOFTMAX };
+        let normalized = Gate { normalization: GateNormalization::Sum { eps: 0.0 }, ..SOFTMAX };
         check(&normalized, None, &[ln(1.0), ln(6.0), ln(2.0), ln(1.0)], &[1, 2], &[0.75, 0.25]);
+    }
+
+    #[test]
+    fn softmax_over_the_chosen_is_the_normalised_softmax() {
+        let gate = Gate::plain(GateScore::SoftmaxOfChosen);
+        let ln = f32::ln;
+        check(&gate, None, &[ln(1.0), ln(6.0), ln(2.0), ln(1.0)], &[1, 2], &[0.75, 0.25]);
+    }
+
+    #[test]
+    fn a_sum_below_the_least_divisor_is_not_divided_by() {
+        let gate = Gate { normalization: GateNormalization::SumAtLeast { min: 2.0 }, ..SOFTMAX };
+        check(&gate, None, &[f32::ln(3.0), 0.0], &[0], &[0.375]);
+    }
+
+    #[test]
+    fn a_group_may_be_worth_its_best_expert() {
+        // Group 0 has the best expert and the worst pair.
+        let groups = |worth| Some(GateGroups { count: 2, kept: 1, worth });
+        let logits = [3.0, -9.0, 2.5, 2.5];
+        let first = |worth, expert: u32| {
+            let gate = Gate { groups: groups(worth), ..SOFTMAX };
+            let choice = choose(&gate, 1, None, &mut logits.to_vec()).expect("finite scores");
+            assert_eq!(choice.experts, [expert]);
+        };
+        first(GroupWorth::Best, 0);
+        first(GroupWorth::TwoBest, 2);
     }
 
     #[test]
     fn groups_are_worth_their_two_best() {
         // Group 0 has the best expert, group 1 the best pair: only its experts are in question.
-        let gate =
-            Gate { groups: Some(GateGroups { count: 2, kept: 1 }), normalize: true, scale: 1.0, ..SIGMOID };
+        let groups = GateGroups { count: 2, kept: 1, worth: GroupWorth::TwoBest };
+        let gate = Gate { groups: Some(groups), scale: 1.0, ..SIGMOID };
         let bias = [0.9, 0.0, 0.0, 0.5, 0.6, 0.4];
         check(&gate, Some(&bias), &[0.0; 6], &[4, 3], &[0.5, 0.5]);
     }

@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 
 use calypte_checkpoint::Role;
-use calypte_checkpoint::arch::{Arch, Attention, Rope};
-use calypte_kernels::attention::{Cached, Visible, attend};
+use calypte_checkpoint::arch::{Arch, Gqa as Shape};
+use calypte_kernels::attention::{Cached, Scoring, Visible, attend};
 use calypte_kernels::{Activations, ops};
 
 use crate::kv::LayerKv;
 use crate::rotation::Rotation;
-use crate::weights::{Loader, Weight};
+use crate::weights::{Linear, Loader};
 use crate::{Compute, ModelError};
 
 thread_local! {
@@ -19,48 +19,58 @@ thread_local! {
 
 /// One layer's attention.
 pub(crate) struct Gqa {
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    rope: Rope,
+    shape: Shape,
+    window: Option<usize>,
     norm_eps: f32,
-    q: Weight,
-    k: Weight,
-    v: Weight,
-    out: Weight,
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    out: Linear,
     q_norm: Option<Vec<f32>>,
     k_norm: Option<Vec<f32>>,
+    /// One score for each head.
+    sinks: Option<Vec<f32>>,
 }
 
 impl Gqa {
-    pub fn load(loader: &mut Loader<'_>, arch: &Arch, layer: usize) -> Result<Gqa, ModelError> {
-        let Attention::Gqa { heads, kv_heads, head_dim, qk_norm } = arch.attention else {
-            unreachable!("the caller matched on the attention kind")
-        };
+    pub fn load(
+        loader: &mut Loader<'_>,
+        arch: &Arch,
+        shape: &Shape,
+        layer: usize,
+    ) -> Result<Gqa, ModelError> {
         let l = Some(layer);
-        let mut norm = |role| if qk_norm { loader.vector(l, role).map(Some) } else { Ok(None) };
+        let (qkv, out) = (shape.qkv_bias, shape.out_bias);
         Ok(Gqa {
-            q_norm: norm(Role::AttnQNorm)?,
-            k_norm: norm(Role::AttnKNorm)?,
-            heads,
-            kv_heads,
-            head_dim,
-            rope: arch.rope.clone(),
-            norm_eps: arch.norm_eps,
-            q: loader.matrix(l, Role::AttnQ)?,
-            k: loader.matrix(l, Role::AttnK)?,
-            v: loader.matrix(l, Role::AttnV)?,
-            out: loader.matrix(l, Role::AttnOut)?,
+            q: loader.linear(l, Role::AttnQ, qkv.then_some(Role::AttnQBias))?,
+            k: loader.linear(l, Role::AttnK, qkv.then_some(Role::AttnKBias))?,
+            v: loader.linear(l, Role::AttnV, qkv.then_some(Role::AttnVBias))?,
+            out: loader.linear(l, Role::AttnOut, out.then_some(Role::AttnOutBias))?,
+            q_norm: loader.norm_if(shape.qk_norm.is_some(), l, Role::AttnQNorm)?,
+            k_norm: loader.norm_if(shape.qk_norm.is_some(), l, Role::AttnKNorm)?,
+            sinks: if shape.sinks { Some(loader.vector(l, Role::AttnSinks)?) } else { None },
+            window: arch.window_of(layer),
+            norm_eps: arch.norms.eps,
+            shape: shape.clone(),
         })
     }
 
-    /// Norms and rotates consecutive heads, `heads` of them a row.
-    fn place(&self, rotation: &Rotation, norm: Option<&[f32]>, heads: usize, x: &mut [f32]) {
+    /// Norms, clamps and rotates consecutive heads, `heads` of them a row. Without a rotation the layer has no positions.
+    fn place(&self, rotation: Option<&Rotation>, norm: Option<&[f32]>, heads: usize, x: &mut [f32]) {
         if let Some(w) = norm {
+            // The weights' width says what one norm spans: a head, or all heads of a row.
             ops::rms_norm_in_place(x, w, self.norm_eps, &mut Vec::new());
         }
-        for (i, head) in x.chunks_exact_mut(self.head_dim).enumerate() {
-            rotation.rotate(self.rope.layout, i / heads, &mut head[..self.rope.dims]);
+        self.clip(x);
+        let Some(rotation) = rotation else { return };
+        for (i, head) in x.chunks_exact_mut(self.shape.head_dim).enumerate() {
+            rotation.rotate(i / heads, head);
+        }
+    }
+
+    fn clip(&self, x: &mut [f32]) {
+        if let Some(limit) = self.shape.clip {
+            x.iter_mut().for_each(|v| *v = v.clamp(-limit, limit));
         }
     }
 
@@ -68,23 +78,25 @@ impl Gqa {
     pub fn forward(
         &self,
         compute: &Compute<'_>,
-        rotation: &Rotation,
+        rotation: Option<&Rotation>,
         first: usize,
         x: &mut Activations,
         kv: &mut LayerKv,
         out: &mut Vec<f32>,
     ) {
-        let (rows, dim, heads) = (x.rows(), self.head_dim, self.heads);
+        let (rows, dim, heads, kv_heads) =
+            (x.rows(), self.shape.head_dim, self.shape.heads, self.shape.kv_heads);
         let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
         self.q.apply(compute, x, &mut q);
         self.k.apply(compute, x, &mut k);
         self.v.apply(compute, x, &mut v);
         self.place(rotation, self.q_norm.as_deref(), heads, &mut q);
-        self.place(rotation, self.k_norm.as_deref(), self.kv_heads, &mut k);
+        self.place(rotation, self.k_norm.as_deref(), kv_heads, &mut k);
+        self.clip(&mut v);
         kv.keys.extend_from_slice(&k);
         kv.values.extend_from_slice(&v);
 
-        let (stride, group, scale) = (self.kv_heads * dim, heads / self.kv_heads, 1.0 / (dim as f32).sqrt());
+        let (stride, group) = (kv_heads * dim, heads / kv_heads);
         let (keys, values) = (&kv.keys, &kv.values);
         let mut mixed = Activations::new();
         compute.team.run_pieces(mixed.fill(rows, heads * dim), dim, |i, out| {
@@ -93,9 +105,10 @@ impl Gqa {
             let keys = Cached { data: keys, stride, offset, width: dim };
             let values = Cached { data: values, stride, offset, width: dim };
             let query = &q[i * dim..(i + 1) * dim];
-            SCORES.with_borrow_mut(|scores| {
-                attend(query, keys, values, Visible::All(first + row + 1), scale, scores, out);
-            });
+            let visible = Visible::latest(first + row + 1, self.window);
+            let sink = self.sinks.as_ref().map(|s| s[head]);
+            let scoring = Scoring { scale: self.shape.scale, sink };
+            SCORES.with_borrow_mut(|scores| attend(query, keys, values, visible, scoring, scores, out));
         });
         self.out.apply(compute, &mut mixed, out);
     }

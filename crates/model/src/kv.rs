@@ -5,9 +5,9 @@ use calypte_checkpoint::arch::{Arch, Attention, IndexerKind};
 /// What one layer keeps per position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Widths {
-    /// Keys of all heads; for MLA the compressed latent followed by the shared rotated key.
+    /// Keys of all heads; for MLA the compressed latent followed by the shared rotated key; what a short convolution reads.
     keys: usize,
-    /// Values of all heads; 0 for MLA, whose values are the latent part of its keys.
+    /// Values of all heads; 0 for MLA, whose values are the latent part of its keys, and for a convolution.
     values: usize,
     /// The indexer's key, in layers that have one.
     index: usize,
@@ -33,11 +33,12 @@ fn widths(arch: &Arch, layer: usize) -> Widths {
         .as_ref()
         .filter(|d| d.layers.get(layer) == Some(&IndexerKind::Full))
         .map_or(0, |d| d.head_dim);
-    match arch.attention {
-        Attention::Gqa { kv_heads, head_dim, .. } => {
-            Widths { keys: kv_heads * head_dim, values: kv_heads * head_dim, index }
-        }
-        Attention::Mla { kv_lora, rope, .. } => Widths { keys: kv_lora + rope, values: 0, index },
+    if arch.short_conv_of(layer).is_some() {
+        return Widths { keys: arch.hidden, values: 0, index };
+    }
+    match &arch.attention {
+        Attention::Gqa(a) => Widths { keys: a.kv_heads * a.head_dim, values: a.kv_heads * a.head_dim, index },
+        Attention::Mla(a) => Widths { keys: a.kv_lora + a.rope, values: 0, index },
     }
 }
 

@@ -7,6 +7,7 @@
 //! What must never live here: decisions about what is cached (experts come through
 //! [`ExpertCache`](calypte_residency::ExpertCache)), sampling, sessions, text, file formats.
 
+mod arrange;
 mod compute;
 mod dsa;
 mod error;
@@ -19,11 +20,13 @@ mod model;
 mod moe;
 mod observer;
 mod rotation;
+mod short_conv;
 mod weights;
 
+pub use arrange::ArrangeExperts;
 pub use compute::Compute;
 pub use error::ModelError;
 pub use kv::Kv;
 pub use model::{LOGIT_ROWS_MAX, Model, Workspace, working_bytes};
 pub use observer::Observer;
-pub use weights::{Loading, NoProgress, resident_extents};
+pub use weights::{Loading, NoProgress, resident_bytes, resident_extents};

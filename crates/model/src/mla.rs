@@ -8,8 +8,8 @@
 use std::cell::RefCell;
 
 use calypte_checkpoint::Role;
-use calypte_checkpoint::arch::{Arch, Attention, IndexerKind, RopeLayout};
-use calypte_kernels::attention::{Cached, attend};
+use calypte_checkpoint::arch::{Arch, IndexerKind, Mla as Shape};
+use calypte_kernels::attention::{Cached, Scoring, attend};
 use calypte_kernels::matmul::matmul_serial;
 use calypte_kernels::{Activations, Precision, ops};
 
@@ -21,16 +21,8 @@ use crate::{Compute, ModelError};
 
 /// One layer's attention.
 pub(crate) struct Mla {
-    heads: usize,
-    kv_lora: usize,
-    nope: usize,
-    rope: usize,
-    v: usize,
-    latent_norm_eps: f32,
-    layout: RopeLayout,
-    q_a: Weight,
-    q_a_norm: Vec<f32>,
-    q_b: Weight,
+    shape: Shape,
+    queries: Queries,
     kv_a: Weight,
     kv_a_norm: Vec<f32>,
     /// `[heads · kv_lora, nope]`
@@ -39,6 +31,17 @@ pub(crate) struct Mla {
     v_b: Weight,
     out: Weight,
     indexer: Option<Indexer>,
+}
+
+/// How queries come from the layer's input.
+enum Queries {
+    /// Through a bottleneck.
+    Low {
+        a: Weight,
+        norm: Vec<f32>,
+        b: Weight,
+    },
+    Direct(Weight),
 }
 
 /// What one head computes in; kept per thread so that a steady state allocates nothing.
@@ -55,35 +58,37 @@ thread_local! {
 }
 
 impl Mla {
-    pub fn load(loader: &mut Loader<'_>, arch: &Arch, layer: usize) -> Result<Mla, ModelError> {
-        let Attention::Mla { heads, kv_lora, nope, rope, v, latent_norm_eps, .. } = arch.attention else {
-            unreachable!("the caller matched on the attention kind")
-        };
+    pub fn load(
+        loader: &mut Loader<'_>,
+        arch: &Arch,
+        shape: &Shape,
+        layer: usize,
+    ) -> Result<Mla, ModelError> {
         let l = Some(layer);
-        let (k_b, v_b) = loader.latent_up(layer, heads, kv_lora, nope, v)?;
+        let (k_b, v_b) = loader.latent_up(layer, shape.heads, shape.kv_lora, shape.nope, shape.v)?;
         let indexer = match &arch.dsa {
             Some(dsa) if dsa.layers.get(layer) == Some(&IndexerKind::Full) => {
-                Some(Indexer::load(loader, arch, dsa, layer)?)
+                Some(Indexer::load(loader, dsa, layer)?)
             }
             _ => None,
         };
+        let queries = match shape.q_lora {
+            Some(_) => Queries::Low {
+                a: loader.matrix(l, Role::AttnQA)?,
+                norm: loader.norm(l, Role::AttnQANorm)?,
+                b: loader.matrix(l, Role::AttnQB)?,
+            },
+            None => Queries::Direct(loader.matrix(l, Role::AttnQ)?),
+        };
         Ok(Mla {
-            heads,
-            kv_lora,
-            nope,
-            rope,
-            v,
-            latent_norm_eps,
-            layout: arch.rope.layout,
-            q_a: loader.matrix(l, Role::AttnQA)?,
-            q_a_norm: loader.vector(l, Role::AttnQANorm)?,
-            q_b: loader.matrix(l, Role::AttnQB)?,
+            queries,
             kv_a: loader.matrix(l, Role::AttnKvA)?,
-            kv_a_norm: loader.vector(l, Role::AttnKvANorm)?,
+            kv_a_norm: loader.norm(l, Role::AttnKvANorm)?,
             k_b,
             v_b,
             out: loader.matrix(l, Role::AttnOut)?,
             indexer,
+            shape: shape.clone(),
         })
     }
 
@@ -98,16 +103,20 @@ impl Mla {
         selection: &mut Selection,
         out: &mut Vec<f32>,
     ) {
-        let (rows, heads, head_dim) = (x.rows(), self.heads, self.nope + self.rope);
-        let mut low = Vec::new();
-        self.q_a.apply(compute, x, &mut low);
-        let mut q_latent = Activations::new();
-        let normed = q_latent.fill(rows, self.q_a_norm.len());
-        ops::rms_norm_rows(&low, &self.q_a_norm, self.latent_norm_eps, normed);
-        let mut q = Vec::new();
-        self.q_b.apply(compute, &mut q_latent, &mut q);
+        let Shape { heads, nope, rope, v, latent_norm_eps, .. } = self.shape;
+        let (rows, head_dim) = (x.rows(), nope + rope);
+        let (mut q, mut q_latent) = (Vec::new(), Activations::new());
+        match &self.queries {
+            Queries::Low { a, norm, b } => {
+                let mut low = Vec::new();
+                a.apply(compute, x, &mut low);
+                ops::rms_norm_rows(&low, norm, latent_norm_eps, q_latent.fill(rows, norm.len()));
+                b.apply(compute, &mut q_latent, &mut q);
+            }
+            Queries::Direct(w) => w.apply(compute, x, &mut q),
+        }
         for (i, head) in q.chunks_exact_mut(head_dim).enumerate() {
-            rotation.rotate(self.layout, i / heads, &mut head[self.nope..]);
+            rotation.rotate(i / heads, &mut head[nope..]);
         }
         self.cache_latents(compute, rotation, x, kv);
         if let Some(indexer) = &self.indexer {
@@ -116,16 +125,16 @@ impl Mla {
 
         // Head by head, so that each head's up-projections are used for all rows at once; then back to row by row.
         let (keys, selection) = (&kv.keys, &*selection);
-        let mut by_head = vec![0f32; heads * rows * self.v];
-        compute.team.run_pieces(&mut by_head, rows * self.v, |head, out| {
+        let mut by_head = vec![0f32; heads * rows * v];
+        compute.team.run_pieces(&mut by_head, rows * v, |head, out| {
             SCRATCH.with_borrow_mut(|scratch| {
                 self.head_forward(compute.precision, head, rows, &q, keys, selection, scratch, out);
             });
         });
         let mut mixed = Activations::new();
-        for (i, out) in mixed.fill(rows, heads * self.v).chunks_exact_mut(self.v).enumerate() {
-            let at = (i % heads * rows + i / heads) * self.v;
-            out.copy_from_slice(&by_head[at..at + self.v]);
+        for (i, out) in mixed.fill(rows, heads * v).chunks_exact_mut(v).enumerate() {
+            let at = (i % heads * rows + i / heads) * v;
+            out.copy_from_slice(&by_head[at..at + v]);
         }
         self.out.apply(compute, &mut mixed, out);
     }
@@ -140,15 +149,16 @@ impl Mla {
     ) {
         let mut latents = Vec::new();
         self.kv_a.apply(compute, x, &mut latents);
-        let width = self.kv_lora + self.rope;
+        let Shape { kv_lora, rope, latent_norm_eps, .. } = self.shape;
+        let width = kv_lora + rope;
         let start = kv.keys.len();
         kv.keys.resize(start + x.rows() * width, 0.0);
         let cached = kv.keys[start..].chunks_exact_mut(width);
         for (row, (latent, cached)) in latents.chunks_exact_mut(width).zip(cached).enumerate() {
-            let (compressed, key) = latent.split_at_mut(self.kv_lora);
-            ops::rms_norm(compressed, &self.kv_a_norm, self.latent_norm_eps, &mut cached[..self.kv_lora]);
-            rotation.rotate(self.layout, row, key);
-            cached[self.kv_lora..].copy_from_slice(key);
+            let (compressed, key) = latent.split_at_mut(kv_lora);
+            ops::rms_norm(compressed, &self.kv_a_norm, latent_norm_eps, &mut cached[..kv_lora]);
+            rotation.rotate(row, key);
+            cached[kv_lora..].copy_from_slice(key);
         }
     }
 
@@ -164,26 +174,27 @@ impl Mla {
         scratch: &mut HeadScratch,
         out: &mut [f32],
     ) {
-        let (head_dim, width) = (self.nope + self.rope, self.kv_lora + self.rope);
-        let query_of = |row: usize| &q[(row * self.heads + head) * head_dim..][..head_dim];
+        let Shape { heads, kv_lora, nope, rope, v, scale, .. } = self.shape;
+        let (head_dim, width) = (nope + rope, kv_lora + rope);
+        let query_of = |row: usize| &q[(row * heads + head) * head_dim..][..head_dim];
         let HeadScratch { input, absorbed, query, scores } = scratch;
 
-        for (row, part) in input.fill(rows, self.nope).chunks_exact_mut(self.nope).enumerate() {
-            part.copy_from_slice(&query_of(row)[..self.nope]);
+        for (row, part) in input.fill(rows, nope).chunks_exact_mut(nope).enumerate() {
+            part.copy_from_slice(&query_of(row)[..nope]);
         }
-        absorbed.resize(rows * self.kv_lora, 0.0);
-        project(precision, &self.k_b, head * self.kv_lora, self.kv_lora, input, absorbed);
+        absorbed.resize(rows * kv_lora, 0.0);
+        project(precision, &self.k_b, head * kv_lora, kv_lora, input, absorbed);
 
-        let cache = |width| Cached { data: keys, stride: self.kv_lora + self.rope, offset: 0, width };
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        let mixed = input.fill(rows, self.kv_lora);
-        for (row, mixed) in mixed.chunks_exact_mut(self.kv_lora).enumerate() {
+        let cache = |width| Cached { data: keys, stride: kv_lora + rope, offset: 0, width };
+        let scoring = Scoring::scaled(scale);
+        let mixed = input.fill(rows, kv_lora);
+        for (row, mixed) in mixed.chunks_exact_mut(kv_lora).enumerate() {
             query.clear();
-            query.extend_from_slice(&absorbed[row * self.kv_lora..(row + 1) * self.kv_lora]);
-            query.extend_from_slice(&query_of(row)[self.nope..]);
-            attend(query, cache(width), cache(self.kv_lora), selection.visible(row), scale, scores, mixed);
+            query.extend_from_slice(&absorbed[row * kv_lora..(row + 1) * kv_lora]);
+            query.extend_from_slice(&query_of(row)[nope..]);
+            attend(query, cache(width), cache(kv_lora), selection.visible(row), scoring, scores, mixed);
         }
-        project(precision, &self.v_b, head * self.v, self.v, input, out);
+        project(precision, &self.v_b, head * v, v, input, out);
     }
 }
 

@@ -1,16 +1,18 @@
-//! The gated MLP: `down(silu(gate x) · up x)` (SwiGLU, arXiv 2002.05202).
+//! The gated MLP: `down(act(gate x) · up x)` (arXiv 2002.05202).
 
 use calypte_checkpoint::Role;
+use calypte_checkpoint::arch::Activation;
 use calypte_kernels::{Activations, ops};
 
-use crate::weights::{Loader, Weight};
+use crate::weights::{Linear, Loader};
 use crate::{Compute, ModelError};
 
 /// A resident MLP.
 pub(crate) struct Mlp {
-    gate: Weight,
-    up: Weight,
-    down: Weight,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+    activation: Activation,
 }
 
 /// Memory that MLPs, resident or streamed, compute in.
@@ -20,14 +22,26 @@ pub(crate) struct MlpScratch {
     pub up: Vec<f32>,
 }
 
+/// `gate = act(gate) · up`.
+pub(crate) fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
+    match activation {
+        Activation::SwiGlu => ops::swiglu(gate, up),
+        Activation::GeGluTanh => ops::geglu_tanh(gate, up),
+        Activation::SwiGluClamped { alpha, limit } => ops::swiglu_clamped(gate, up, alpha, limit),
+    }
+}
+
 impl Mlp {
-    pub fn load(loader: &mut Loader<'_>, layer: usize, roles: [Role; 3]) -> Result<Mlp, ModelError> {
-        let [gate, up, down] = roles;
-        Ok(Mlp {
-            gate: loader.matrix(Some(layer), gate)?,
-            up: loader.matrix(Some(layer), up)?,
-            down: loader.matrix(Some(layer), down)?,
-        })
+    /// `roles` are those of the matrices, `biases` those of their biases.
+    pub fn load(
+        loader: &mut Loader<'_>,
+        layer: usize,
+        roles: [Role; 3],
+        biases: Option<[Role; 3]>,
+        activation: Activation,
+    ) -> Result<Mlp, ModelError> {
+        let mut linear = |i: usize| loader.linear(Some(layer), roles[i], biases.map(|b| b[i]));
+        Ok(Mlp { gate: linear(0)?, up: linear(1)?, down: linear(2)?, activation })
     }
 
     /// `out = mlp(x)`, `[x.rows, hidden]`.
@@ -38,10 +52,9 @@ impl Mlp {
         scratch: &mut MlpScratch,
         out: &mut Vec<f32>,
     ) {
-        self.gate.apply_into(compute, x, &mut scratch.inner);
+        let inner = self.gate.apply_into(compute, x, &mut scratch.inner);
         self.up.apply(compute, x, &mut scratch.up);
-        let rows = x.rows();
-        ops::swiglu(scratch.inner.fill(rows, self.gate.rows()), &scratch.up);
+        activate(self.activation, inner, &scratch.up);
         self.down.apply(compute, &mut scratch.inner, out);
     }
 }

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use calypte_checkpoint::arch::{Arch, Attention, Ffn};
+use calypte_checkpoint::arch::{Arch, Attention, Ffn, Rope, RopeScaling};
 use calypte_checkpoint::{Catalog, Role};
 use calypte_disk::Disk;
-use calypte_kernels::{Activations, ops};
+use calypte_kernels::{Activations, math, ops};
 use calypte_quant::unpack_row;
 use calypte_residency::ExpertCache;
 
@@ -16,13 +16,16 @@ use crate::kv::Kv;
 use crate::mla::Mla;
 use crate::mlp::{Mlp, MlpScratch};
 use crate::moe::{MoeBlock, MoeScratch};
-use crate::rotation::{Rotation, inverse_frequencies};
+use crate::rotation::{RopeTable, Rotation};
+use crate::short_conv::ShortConv;
 use crate::weights::{Loader, Loading, Weight};
 use crate::{Compute, ModelError, Observer};
 
-enum AttentionBlock {
+/// What mixes positions.
+enum MixerBlock {
     Gqa(Box<Gqa>),
     Mla(Box<Mla>),
+    ShortConv(Box<ShortConv>),
 }
 
 enum FfnBlock {
@@ -31,16 +34,18 @@ enum FfnBlock {
 }
 
 struct Layer {
-    attention_norm: Vec<f32>,
-    attention: AttentionBlock,
+    mixer_norm: Vec<f32>,
+    mixer: MixerBlock,
+    mixer_post_norm: Option<Vec<f32>>,
     ffn_norm: Vec<f32>,
     ffn: FfnBlock,
+    ffn_post_norm: Option<Vec<f32>>,
 }
 
 /// A model whose resident weights are in memory.
 pub struct Model {
     arch: Arch,
-    inverse_frequencies: Vec<f32>,
+    ropes: Vec<RopeTable>,
     embedding: Weight,
     layers: Vec<Layer>,
     output_norm: Vec<f32>,
@@ -55,7 +60,8 @@ pub struct Workspace {
     hidden: Vec<f32>,
     normed: Activations,
     block: Vec<f32>,
-    rotation: Rotation,
+    /// One for each rotary embedding.
+    rotations: Vec<Rotation>,
     selection: Selection,
     mlp: MlpScratch,
     moe: MoeScratch,
@@ -72,12 +78,13 @@ pub fn working_bytes(arch: &Arch, rows: usize, context: usize) -> u64 {
         Ffn::Dense { width } => *width as u64,
         Ffn::Moe => arch.moe.as_ref().map_or(0, |m| m.width.max(m.shared_width.unwrap_or(0)) as u64),
     });
-    let attention = match arch.attention {
-        Attention::Gqa { heads, kv_heads, head_dim, .. } => (2 * heads + 2 * kv_heads) * head_dim,
-        Attention::Mla { heads, q_lora, kv_lora, nope, rope, v, .. } => {
-            heads * (nope + rope + 2 * v) + 2 * q_lora + 3 * kv_lora + 2 * rope
+    let attention = match &arch.attention {
+        Attention::Gqa(a) => (2 * a.heads + 2 * a.kv_heads) * a.head_dim,
+        Attention::Mla(a) => {
+            a.heads * (a.nope + a.rope + 2 * a.v) + 2 * a.q_lora.unwrap_or(0) + 3 * a.kv_lora + 2 * a.rope
         }
     } as u64;
+    let attention = attention.max(if arch.short_conv.is_some() { 3 * h } else { 0 });
     let index = arch.dsa.as_ref().map_or(0, |d| (d.heads * d.head_dim + d.topk.min(context)) as u64);
     // Values of a row: residual, normed (f32 + int8), block output, results of all ranks, expert in- and output.
     let per_row = h * (6 + top_k) + 3 * inner.max().unwrap_or(0) + 2 * attention + index;
@@ -93,9 +100,9 @@ impl Model {
         let mut loader = Loader { catalog, disk, progress };
         let layers = (0..arch.layers).map(|l| load_layer(&mut loader, arch, l)).collect::<Result<_, _>>()?;
         Ok(Model {
-            inverse_frequencies: inverse_frequencies(&arch.rope),
+            ropes: load_ropes(&mut loader, arch)?,
             embedding: loader.matrix(None, Role::TokenEmbedding)?,
-            output_norm: loader.vector(None, Role::OutputNorm)?,
+            output_norm: loader.norm(None, Role::OutputNorm)?,
             output: if arch.tied_embeddings { None } else { Some(loader.matrix(None, Role::Output)?) },
             layers,
             arch: arch.clone(),
@@ -143,30 +150,48 @@ impl Model {
     ) -> Result<(), ModelError> {
         let (first, rows, hidden) = (kv.len(), tokens.len(), self.arch.hidden);
         self.embed(tokens, &mut workspace.hidden)?;
-        let Workspace { hidden: stream, normed, block, rotation, selection, mlp, moe } = workspace;
-        rotation.set(&self.inverse_frequencies, first, rows);
+        let Workspace { hidden: stream, normed, block, rotations, selection, mlp, moe } = workspace;
+        rotations.resize_with(self.ropes.len(), Rotation::default);
+        for (rotation, rope) in rotations.iter_mut().zip(&self.ropes) {
+            rotation.set(rope, first, rows);
+        }
         selection.reset(first);
+        let eps = self.arch.norms.eps;
         for (number, (layer, kv)) in self.layers.iter().zip(&mut kv.layers).enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 return Err(ModelError::Cancelled);
             }
-            ops::rms_norm_rows(stream, &layer.attention_norm, self.arch.norm_eps, normed.fill(rows, hidden));
-            match &layer.attention {
-                AttentionBlock::Gqa(a) => a.forward(compute, rotation, first, normed, kv, block),
-                AttentionBlock::Mla(a) => {
+            ops::rms_norm_rows(stream, &layer.mixer_norm, eps, normed.fill(rows, hidden));
+            let rotation = self.arch.views[number].rope.map(|i| &rotations[i]);
+            match (&layer.mixer, rotation) {
+                (MixerBlock::Gqa(a), _) => a.forward(compute, rotation, first, normed, kv, block),
+                (MixerBlock::ShortConv(c), _) => c.forward(compute, first, normed, kv, block),
+                (MixerBlock::Mla(a), Some(rotation)) => {
                     a.forward(compute, rotation, normed, kv, selection, block);
                     (0..rows).for_each(|r| observer.selected(number, first + r, selection.positions(r)));
                 }
+                (MixerBlock::Mla(_), None) => unreachable!("checked when the checkpoint was opened"),
             }
-            ops::add(stream, block);
-            ops::rms_norm_rows(stream, &layer.ffn_norm, self.arch.norm_eps, normed.fill(rows, hidden));
+            self.join(stream, block, layer.mixer_post_norm.as_deref());
+            ops::rms_norm_rows(stream, &layer.ffn_norm, eps, normed.fill(rows, hidden));
             match &layer.ffn {
                 FfnBlock::Dense(f) => f.forward(compute, normed, mlp, block),
                 FfnBlock::Moe(f) => f.forward(compute, first, normed, experts, moe, mlp, observer, block)?,
             }
-            ops::add(stream, block);
+            self.join(stream, block, layer.ffn_post_norm.as_deref());
         }
         Ok(())
+    }
+
+    /// Adds what a block gave to the residual stream, normed and scaled as the family has it.
+    fn join(&self, stream: &mut [f32], block: &mut [f32], norm: Option<&[f32]>) {
+        if let Some(norm) = norm {
+            ops::rms_norm_in_place(block, norm, self.arch.norms.eps, &mut Vec::new());
+        }
+        match self.arch.scales.residual {
+            1.0 => ops::add(stream, block),
+            scale => ops::axpy(stream, scale, block),
+        }
     }
 
     fn embed(&self, tokens: &[u32], out: &mut Vec<f32>) -> Result<(), ModelError> {
@@ -178,6 +203,9 @@ impl Model {
                 return Err(ModelError::TokenOutOfRange { id: *id, vocab });
             }
             unpack_row(matrix.dtype, matrix.row(*id as usize), row);
+        }
+        if self.arch.scales.embedding != 1.0 {
+            ops::scale(out, self.arch.scales.embedding);
         }
         Ok(())
     }
@@ -194,8 +222,14 @@ impl Model {
         let hidden = self.arch.hidden;
         let stream = &workspace.hidden[rows.start * hidden..rows.end * hidden];
         let normed = workspace.normed.fill(rows.len(), hidden);
-        ops::rms_norm_rows(stream, &self.output_norm, self.arch.norm_eps, normed);
+        ops::rms_norm_rows(stream, &self.output_norm, self.arch.norms.eps, normed);
         self.output.as_ref().unwrap_or(&self.embedding).apply(compute, &mut workspace.normed, out);
+        if self.arch.scales.logits != 1.0 {
+            ops::scale(out, self.arch.scales.logits);
+        }
+        if let Some(cap) = self.arch.scales.logit_softcap {
+            out.iter_mut().for_each(|v| *v = math::softcap(*v, cap));
+        }
         match out.iter().position(|v| !v.is_finite()) {
             Some(i) => Err(ModelError::NotFiniteLogits { position: position + i / self.arch.vocab }),
             None => Ok(()),
@@ -203,28 +237,46 @@ impl Model {
     }
 }
 
+fn load_ropes(loader: &mut Loader<'_>, arch: &Arch) -> Result<Vec<RopeTable>, ModelError> {
+    let table = |rope: &Rope| {
+        let stored = match rope.scaling {
+            RopeScaling::Stored => Some(loader.vector(None, Role::RopeFactors)?),
+            _ => None,
+        };
+        Ok(RopeTable::new(rope, stored.as_deref()))
+    };
+    arch.ropes.iter().map(table).collect()
+}
+
 fn load_layer(loader: &mut Loader<'_>, arch: &Arch, layer: usize) -> Result<Layer, ModelError> {
+    let (l, post) = (Some(layer), arch.norms.post);
     Ok(Layer {
-        attention_norm: loader.vector(Some(layer), Role::AttnNorm)?,
-        attention: match arch.attention {
-            Attention::Gqa { .. } => AttentionBlock::Gqa(Box::new(Gqa::load(loader, arch, layer)?)),
-            Attention::Mla { .. } => AttentionBlock::Mla(Box::new(Mla::load(loader, arch, layer)?)),
+        mixer_norm: loader.norm(l, Role::AttnNorm)?,
+        mixer: match (arch.short_conv_of(layer), &arch.attention) {
+            (Some(c), _) => MixerBlock::ShortConv(Box::new(ShortConv::load(loader, c, layer)?)),
+            (None, Attention::Gqa(a)) => MixerBlock::Gqa(Box::new(Gqa::load(loader, arch, a, layer)?)),
+            (None, Attention::Mla(a)) => MixerBlock::Mla(Box::new(Mla::load(loader, arch, a, layer)?)),
         },
-        ffn_norm: loader.vector(Some(layer), Role::FfnNorm)?,
-        ffn: match (arch.ffn[layer], MoeBlock::cache_layer(loader.catalog, layer)) {
-            (Ffn::Moe, Some(index)) => FfnBlock::Moe(Box::new(MoeBlock::load(loader, arch, layer, index)?)),
-            (Ffn::Moe, None) => {
-                return Err(ModelError::MissingTensor {
-                    path: loader.catalog.source.clone(),
-                    role: "the routed experts".into(),
-                    layer: Some(layer),
-                });
-            }
-            (Ffn::Dense { .. }, _) => FfnBlock::Dense(Box::new(Mlp::load(
-                loader,
-                layer,
-                [Role::FfnGate, Role::FfnUp, Role::FfnDown],
-            )?)),
-        },
+        mixer_post_norm: loader.norm_if(post, l, Role::AttnPostNorm)?,
+        ffn_norm: loader.norm(l, Role::FfnNorm)?,
+        ffn: load_ffn(loader, arch, layer)?,
+        ffn_post_norm: loader.norm_if(post, l, Role::FfnPostNorm)?,
     })
+}
+
+fn load_ffn(loader: &mut Loader<'_>, arch: &Arch, layer: usize) -> Result<FfnBlock, ModelError> {
+    const ROLES: [Role; 3] = [Role::FfnGate, Role::FfnUp, Role::FfnDown];
+    const BIASES: [Role; 3] = [Role::FfnGateBias, Role::FfnUpBias, Role::FfnDownBias];
+    match (arch.ffn[layer], MoeBlock::cache_layer(loader.catalog, layer)) {
+        (Ffn::Moe, Some(index)) => Ok(FfnBlock::Moe(Box::new(MoeBlock::load(loader, arch, layer, index)?))),
+        (Ffn::Moe, None) => Err(ModelError::MissingTensor {
+            path: loader.catalog.source.clone(),
+            role: "the routed experts".into(),
+            layer: Some(layer),
+        }),
+        (Ffn::Dense { .. }, _) => {
+            let biases = arch.mlp_bias.then_some(BIASES);
+            Ok(FfnBlock::Dense(Box::new(Mlp::load(loader, layer, ROLES, biases, arch.activation)?)))
+        }
+    }
 }

@@ -1,13 +1,14 @@
 //! The mixture of experts: route, take the union, compute each expert once for all its rows, sum in rank order.
 
-use calypte_checkpoint::arch::{self, Arch};
+use calypte_checkpoint::arch::{self, Activation, Arch};
 use calypte_checkpoint::{Catalog, ExpertLayer, ExpertMatrix, Role};
-use calypte_kernels::{Activations, matmul, ops};
+use calypte_kernels::{Activations, math, matmul, ops};
 use calypte_quant::Matrix;
+use calypte_quant::reference::dot_f32;
 use calypte_residency::{ExpertCache, Lease};
 
 use crate::gate::{Choice, choose};
-use crate::mlp::{Mlp, MlpScratch};
+use crate::mlp::{Mlp, MlpScratch, activate};
 use crate::weights::{Loader, Weight};
 use crate::{Compute, ModelError, Observer};
 
@@ -18,9 +19,15 @@ pub(crate) struct MoeBlock {
     cache_layer: usize,
     moe: arch::Moe,
     router: Weight,
-    bias: Option<Vec<f32>>,
+    logit_bias: Option<Vec<f32>>,
+    selection_bias: Option<Vec<f32>>,
     shared: Option<Mlp>,
+    /// What of the shared expert a row gets is the sigmoid of its product with this.
+    shared_router: Option<Vec<f32>>,
     matrices: [ExpertMatrix; 3],
+    /// Of gate, up and down: `[experts, rows of the matrix]`.
+    biases: Option<[Vec<f32>; 3]>,
+    activation: Activation,
 }
 
 /// Memory that a mixture computes in.
@@ -50,17 +57,20 @@ impl MoeBlock {
         let moe = arch.moe.clone().expect("an arch with mixture layers describes the mixture");
         let experts: &ExpertLayer = &loader.catalog.experts[cache_layer];
         let matrices = [experts.gate, experts.up, experts.down];
-        let shared = match moe.shared_width {
-            Some(_) => Some(Mlp::load(loader, layer, [Role::SharedGate, Role::SharedUp, Role::SharedDown])?),
-            None => None,
-        };
+        let roles = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+        let shared = moe.shared_width.map(|_| Mlp::load(loader, layer, roles, None, arch.activation));
+        let mut vector_if = |there, role| if there { loader.vector(l, role).map(Some) } else { Ok(None) };
         Ok(MoeBlock {
             layer,
             cache_layer,
+            logit_bias: vector_if(moe.gate.logit_bias, Role::RouterLogitBias)?,
+            selection_bias: vector_if(moe.gate.selection_bias, Role::RouterBias)?,
+            shared_router: vector_if(moe.shared_gate && moe.shared_width.is_some(), Role::SharedRouter)?,
             router: loader.finite_matrix(l, Role::Router)?,
-            bias: if moe.gate.selection_bias { Some(loader.vector(l, Role::RouterBias)?) } else { None },
-            shared,
+            biases: if moe.expert_bias { Some(load_biases(loader, layer)?) } else { None },
+            shared: shared.transpose()?,
             matrices,
+            activation: arch.activation,
             moe,
         })
     }
@@ -89,6 +99,7 @@ impl MoeBlock {
         scratch.shared.clear();
         if let Some(shared) = &self.shared {
             shared.forward(compute, x, mlp, &mut scratch.shared);
+            self.gate_shared(x, &mut scratch.shared);
         }
         if self.matrices.iter().any(|m| m.dtype.is_integer()) {
             // Once for all experts; each then takes its rows of the rounding along.
@@ -131,7 +142,10 @@ impl MoeBlock {
         scratch.users.resize(n, Vec::new());
         scratch.choices.clear();
         for (row, logits) in scratch.logits.chunks_exact_mut(n).enumerate() {
-            let choice = choose(&self.moe.gate, k, self.bias.as_deref(), logits)
+            if let Some(bias) = &self.logit_bias {
+                ops::add(logits, bias);
+            }
+            let choice = choose(&self.moe.gate, k, self.selection_bias.as_deref(), logits)
                 .ok_or(ModelError::NotFiniteRouting { layer: self.layer, position: first + row })?;
             observer.routed(self.layer, first + row, &choice.experts, &choice.weights);
             for (rank, e) in choice.experts.iter().enumerate() {
@@ -142,6 +156,14 @@ impl MoeBlock {
         scratch.union.clear();
         scratch.union.extend((0..n as u32).filter(|e| !scratch.users[*e as usize].is_empty()));
         Ok(())
+    }
+
+    /// Multiplies each row of the shared expert's output by what the row gets of it.
+    fn gate_shared(&self, x: &Activations, shared: &mut [f32]) {
+        let Some(router) = &self.shared_router else { return };
+        for (row, out) in shared.chunks_exact_mut(x.cols()).enumerate() {
+            ops::scale(out, math::sigmoid(dot_f32(x.row(row), router)));
+        }
     }
 
     /// Computes one expert for all rows that chose it and puts each result in its own place.
@@ -158,13 +180,23 @@ impl MoeBlock {
         let [gate, up, down] = self.matrices;
         let matrix = |m: ExpertMatrix, bytes| Matrix { dtype: m.dtype, rows: m.rows, cols: m.cols, bytes };
         let (team, precision) = (compute.team, compute.precision);
+        let bias = |part: usize, rows: usize| {
+            let start = lease.expert as usize * rows;
+            self.biases.as_ref().map(|b| &b[part][start..start + rows])
+        };
+        let add_bias =
+            |out: &mut [f32], part, rows| bias(part, rows).iter().for_each(|b| ops::add_to_rows(out, b));
         scratch.input.gather(x, users.iter().map(|(row, _)| *row as usize));
-        matmul(team, precision, &matrix(gate, lease.gate()), &mut scratch.input, mlp.inner.fill(n, width));
+        let inner = mlp.inner.fill(n, width);
+        matmul(team, precision, &matrix(gate, lease.gate()), &mut scratch.input, inner);
+        add_bias(inner, 0, width);
         mlp.up.resize(n * width, 0.0);
         matmul(team, precision, &matrix(up, lease.up()), &mut scratch.input, &mut mlp.up);
-        ops::swiglu(mlp.inner.fill(n, width), &mlp.up);
+        add_bias(&mut mlp.up, 1, width);
+        activate(self.activation, inner, &mlp.up);
         scratch.output.resize(n * hidden, 0.0);
         matmul(team, precision, &matrix(down, lease.down()), &mut mlp.inner, &mut scratch.output);
+        add_bias(&mut scratch.output, 2, hidden);
         for ((row, rank), y) in users.iter().zip(scratch.output.chunks_exact(hidden)) {
             let at = (*row as usize * k + *rank as usize) * hidden;
             scratch.results[at..at + hidden].copy_from_slice(y);
@@ -185,4 +217,16 @@ impl MoeBlock {
             }
         }
     }
+}
+
+/// The experts' biases, which are small and always resident: of gate, up and down.
+fn load_biases(loader: &mut Loader<'_>, layer: usize) -> Result<[Vec<f32>; 3], ModelError> {
+    let l = Some(layer);
+    let down = loader.vector(l, Role::ExpertDownBias)?;
+    if loader.catalog.get(l, Role::ExpertGateUpBias).is_none() {
+        return Ok([loader.vector(l, Role::ExpertGateBias)?, loader.vector(l, Role::ExpertUpBias)?, down]);
+    }
+    let by_turns = loader.vector(l, Role::ExpertGateUpBias)?;
+    let every_second = |first: usize| by_turns.iter().skip(first).step_by(2).copied().collect();
+    Ok([every_second(0), every_second(1), down])
 }

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-use calypte_checkpoint::{Catalog, Role, Tensor};
+use calypte_checkpoint::{Catalog, Packing, Role, Tensor};
 use calypte_disk::{Disk, Extent, Loaded};
-use calypte_kernels::{Activations, matmul};
+use calypte_kernels::{Activations, matmul, ops};
+use calypte_quant::arrange::Misfit;
+use calypte_quant::formats::E4M3_GROUP;
 use calypte_quant::{DType, Matrix, pack_float, unpack_row};
 
-use crate::{Compute, ModelError};
+use crate::{Compute, ModelError, arrange};
 
 /// Told how far the loading of resident weights has come.
 pub trait Loading {
@@ -57,11 +59,6 @@ impl Weight {
         }
     }
 
-    /// Outputs of the matrix.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
     /// Whether activations must be rounded before they meet it.
     pub fn is_integer(&self) -> bool {
         self.dtype.is_integer()
@@ -72,11 +69,39 @@ impl Weight {
         out.resize(x.rows() * self.rows, 0.0);
         matmul(compute.team, compute.precision, &self.matrix(), x, out);
     }
+}
 
-    /// [`Weight::apply`] into activations, for a result that is the input of the next matrix.
-    pub fn apply_into(&self, compute: &Compute<'_>, x: &mut Activations, out: &mut Activations) {
-        let rows = x.rows();
-        matmul(compute.team, compute.precision, &self.matrix(), x, out.fill(rows, self.rows));
+/// A resident matrix, and what is added to its results.
+pub(crate) struct Linear {
+    weight: Weight,
+    bias: Option<Vec<f32>>,
+}
+
+impl Linear {
+    /// `out = x · Wᵀ + b`, `out` resized to `[x.rows, rows]`.
+    pub fn apply(&self, compute: &Compute<'_>, x: &mut Activations, out: &mut Vec<f32>) {
+        self.weight.apply(compute, x, out);
+        self.add_bias(out);
+    }
+
+    /// [`Linear::apply`] into activations, for a result that is the input of the next matrix. They are also returned, to be
+    /// changed before they are.
+    pub fn apply_into<'a>(
+        &self,
+        compute: &Compute<'_>,
+        x: &mut Activations,
+        out: &'a mut Activations,
+    ) -> &'a mut [f32] {
+        let out = out.fill(x.rows(), self.weight.rows);
+        matmul(compute.team, compute.precision, &self.weight.matrix(), x, out);
+        self.add_bias(out);
+        out
+    }
+
+    fn add_bias(&self, out: &mut [f32]) {
+        if let Some(bias) = &self.bias {
+            ops::add_to_rows(out, bias);
+        }
     }
 }
 
@@ -107,8 +132,57 @@ impl Loader<'_> {
         let tensor = self.tensor(layer, role)?.clone();
         let cols = tensor.shape.last().copied().unwrap_or(1);
         let rows = tensor.len() / cols.max(1);
-        let bytes = Bytes::Read(self.read(tensor.extent)?);
+        let stored = self.read(tensor.extent)?;
+        let bytes = match tensor.scales() {
+            None => Bytes::Read(stored),
+            Some(scales) => {
+                let scales = self.read(scales)?;
+                let made = arrange::tensor(&tensor, [rows, cols], stored.view(0), scales.view(0));
+                Bytes::Made(made.map_err(|what| self.misfit(&tensor, what))?)
+            }
+        };
         Ok(Weight { dtype: tensor.dtype, rows, cols, bytes })
+    }
+
+    /// A matrix and, where `bias` names one, what is added to its results.
+    pub fn linear(
+        &mut self,
+        layer: Option<usize>,
+        role: Role,
+        bias: Option<Role>,
+    ) -> Result<Linear, ModelError> {
+        let bias = bias.map(|role| self.vector(layer, role)).transpose()?;
+        Ok(Linear { weight: self.matrix(layer, role)?, bias })
+    }
+
+    /// The weights of a norm, with what the family adds to them.
+    pub fn norm(&mut self, layer: Option<usize>, role: Role) -> Result<Vec<f32>, ModelError> {
+        let offset = self.catalog.arch.norms.weight_offset;
+        let mut weights = self.vector(layer, role)?;
+        if offset != 0.0 {
+            weights.iter_mut().for_each(|w| *w += offset);
+        }
+        Ok(weights)
+    }
+
+    /// [`Loader::norm`] where the model has it.
+    pub fn norm_if(
+        &mut self,
+        there: bool,
+        layer: Option<usize>,
+        role: Role,
+    ) -> Result<Option<Vec<f32>>, ModelError> {
+        if there { self.norm(layer, role).map(Some) } else { Ok(None) }
+    }
+
+    fn misfit(&self, tensor: &Tensor, what: Misfit) -> ModelError {
+        let file = self.catalog.files.get(tensor.extent.file.0 as usize);
+        ModelError::Misfit {
+            path: file.map_or_else(PathBuf::new, |f| f.path.clone()),
+            tensor: tensor.name.clone(),
+            offset: tensor.extent.offset,
+            what,
+        }
     }
 
     /// A matrix of a float type, all of whose values must be finite: a router, whose NaN would send tokens anywhere.
@@ -155,7 +229,7 @@ impl Loader<'_> {
     /// `[heads · v, kv_lora]`.
     ///
     /// GGUF stores them so. Hugging Face stores them in one matrix with the key half the other way round; it is taken
-    /// apart and transposed here once, in its own float type, so both formats give the same bits.
+    /// apart and transposed here once, without changing a value, so both formats give the same bits.
     pub fn latent_up(
         &mut self,
         layer: usize,
@@ -168,29 +242,67 @@ impl Loader<'_> {
             return Ok((self.matrix(Some(layer), Role::AttnKB)?, self.matrix(Some(layer), Role::AttnVB)?));
         }
         let both = self.matrix(Some(layer), Role::AttnKvB)?;
-        // An integer matrix cannot be transposed without rounding it anew; its values are kept exactly, as f32.
-        let dtype = if both.is_integer() { DType::F32 } else { both.dtype };
+        let dtype = transposed_dtype(&both);
         let (mut keys, mut values) = (Vec::new(), Vec::new());
-        let mut head = vec![0f32; (nope + v) * kv_lora];
+        let mut head = vec![0f32; nope * kv_lora];
         for h in 0..heads {
-            let m = both.rows_at(h * (nope + v), nope + v);
+            let first = h * (nope + v);
+            let m = both.rows_at(first, nope);
             for (i, row) in head.chunks_exact_mut(kv_lora).enumerate() {
                 unpack_row(m.dtype, m.row(i), row);
             }
             let transposed = (0..kv_lora).flat_map(|l| (0..nope).map(move |n| (n, l)));
             pack_float(dtype, transposed.map(|(n, l)| head[n * kv_lora + l]), &mut keys);
-            pack_float(dtype, head[nope * kv_lora..].iter().copied(), &mut values);
+            values.extend_from_slice(both.rows_at(first + nope, v).bytes);
         }
         Ok((
             Weight { dtype, rows: heads * kv_lora, cols: nope, bytes: Bytes::Made(keys) },
-            Weight { dtype, rows: heads * v, cols: kv_lora, bytes: Bytes::Made(values) },
+            Weight { dtype: both.dtype, rows: heads * v, cols: kv_lora, bytes: Bytes::Made(values) },
         ))
     }
+}
+
+/// The smallest float type that holds every value of a matrix exactly. Blocks cannot be transposed as they are: their
+/// scales go along the rows. Few bits times a power of two, as FP8 with such scales has them, fit BF16.
+fn transposed_dtype(weight: &Weight) -> DType {
+    if weight.dtype.is_plain_float() {
+        return weight.dtype;
+    }
+    let matrix = weight.matrix();
+    let (mut row, mut packed, mut back) = (vec![0f32; matrix.cols], Vec::new(), vec![0f32; matrix.cols]);
+    for i in 0..matrix.rows {
+        unpack_row(matrix.dtype, matrix.row(i), &mut row);
+        packed.clear();
+        pack_float(DType::BF16, row.iter().copied(), &mut packed);
+        unpack_row(DType::BF16, &packed, &mut back);
+        if row != back {
+            return DType::F32;
+        }
+    }
+    DType::BF16
+}
+
+/// An upper estimate of the memory that resident weights take, in bytes: as stored, or more where
+/// [`crate::Model::load`] rearranges them.
+pub fn resident_bytes(catalog: &Catalog, buffer_bytes: impl Fn(Extent) -> u64) -> u64 {
+    let trunk = catalog.arch.layers;
+    let of_trunk = catalog.tensors.iter().filter(|(key, _)| key.layer.is_none_or(|l| l < trunk));
+    let bytes = of_trunk.map(|(key, t)| {
+        let values = t.len() as u64;
+        match t.packing {
+            // Keys of an undivided up-projection of blocks become single precision at worst, values stay.
+            _ if key.role == Role::AttnKvB && !t.dtype.is_plain_float() => values * size_of::<f32>() as u64,
+            Packing::Plain => buffer_bytes(t.extent),
+            _ => t.stored_bytes() + values / E4M3_GROUP as u64 * size_of::<f32>() as u64,
+        }
+    });
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// Where the weights are that [`crate::Model::load`] will read: everything but routed experts and
 /// multi-token-prediction layers.
 pub fn resident_extents(catalog: &Catalog) -> impl Iterator<Item = Extent> + '_ {
     let trunk = catalog.arch.layers;
-    catalog.tensors.iter().filter(move |(key, _)| key.layer.is_none_or(|l| l < trunk)).map(|(_, t)| t.extent)
+    let of_trunk = catalog.tensors.iter().filter(move |(key, _)| key.layer.is_none_or(|l| l < trunk));
+    of_trunk.flat_map(|(_, t)| std::iter::once(t.extent).chain(t.scales()))
 }

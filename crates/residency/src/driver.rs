@@ -9,14 +9,14 @@ mod pool;
 
 use std::sync::Arc;
 
-use calypte_disk::{Completion, Disk, DiskStats, Loaded, ReadRequest};
+use calypte_disk::{Buffer, Completion, Disk, DiskStats, Loaded, ReadRequest};
 
 use crate::budget::{floor_bytes, whole_bytes};
 use crate::{CacheStats, Command, Event, Evict, Key, Machine, ResidencyError, SlotState};
 use layer::{Room, sizes};
 use pool::BufferPool;
 
-pub use layer::{LayerExperts, Lease};
+pub use layer::{Arrange, LayerExperts, Lease};
 
 /// The experts of a model, as many of them in memory as a budget allows.
 ///
@@ -33,6 +33,8 @@ pub struct ExpertCache {
     commands: Vec<Command>,
     /// The union in reading order; kept for its memory.
     union: Vec<u32>,
+    /// Where matrices are put together that are not stored as the arithmetic reads them; kept for its memory.
+    arranged: Vec<u8>,
     /// What the next `ready` reports: the step could not begin, or could not go on.
     pending_error: Option<ResidencyError>,
     /// Leases that callers hold.
@@ -76,6 +78,7 @@ impl ExpertCache {
             handed_out: Vec::new(),
             commands: Vec::new(),
             union: Vec::new(),
+            arranged: Vec::new(),
             pending_error: None,
             leases_out: 0,
             reads_failed: 0,
@@ -277,7 +280,7 @@ impl ExpertCache {
         };
         match self.pool.take(room.slot_bytes) {
             Some(buffer) => {
-                self.disk.submit(ReadRequest { ticket: ticket(key), extents: extents.to_vec(), buffer })
+                self.disk.submit(ReadRequest { ticket: ticket(key), extents: extents.clone(), buffer })
             }
             None => {
                 self.pending_error = Some(ResidencyError::NoMemory {
@@ -339,13 +342,22 @@ impl ExpertCache {
     fn complete(&mut self, completion: Completion) -> Result<(), ResidencyError> {
         let key = key_of(completion.ticket);
         match completion.result {
-            Ok(loaded) => {
-                if let Some(slot) = self.loaded_mut(key) {
-                    *slot = Some(Arc::new(loaded));
+            Ok(loaded) => match self.arrange(key, loaded) {
+                Ok(loaded) => {
+                    if let Some(slot) = self.loaded_mut(key) {
+                        *slot = Some(Arc::new(loaded));
+                    }
+                    self.tell(Event::Landed(key));
+                    Ok(())
                 }
-                self.tell(Event::Landed(key));
-                Ok(())
-            }
+                Err((message, buffer)) => {
+                    self.reads_failed += 1;
+                    self.pool.give_back(buffer);
+                    self.fail(key);
+                    let layer = key.layer as usize;
+                    Err(ResidencyError::Arrange { layer, expert: key.expert, message })
+                }
+            },
             Err(failed) => {
                 self.reads_failed += 1;
                 self.pool.give_back(failed.buffer);
@@ -357,6 +369,32 @@ impl ExpertCache {
                 })
             }
         }
+    }
+
+    /// What arrived, as the arithmetic reads it. It is put together beside the slot and copied back into it, so that a slot
+    /// never needs room for both forms.
+    fn arrange(&mut self, key: Key, loaded: Loaded) -> Result<Loaded, (String, Buffer)> {
+        let arrange = self.rooms.get(key.layer as usize).and_then(|room| room.arrange.clone());
+        let Some(arrange) = arrange else { return Ok(loaded) };
+        let pieces: Vec<&[u8]> = (0..loaded.len()).map(|i| loaded.view(i)).collect();
+        let matrix_bytes = arrange.matrix_bytes();
+        let total = matrix_bytes.iter().sum();
+        self.arranged.resize(total, 0);
+        let outcome = arrange.arrange(&pieces, &mut self.arranged);
+        let mut buffer = loaded.into_buffer();
+        match (outcome, buffer.as_mut_slice().get_mut(..total)) {
+            (Ok(()), Some(slot)) => slot.copy_from_slice(&self.arranged),
+            (Ok(()), None) => return Err((format!("{total} bytes do not fit the slot"), buffer)),
+            (Err(message), _) => return Err((message, buffer)),
+        }
+        let mut start = 0;
+        let views = matrix_bytes.map(|bytes| {
+            start += bytes;
+            start - bytes..start
+        });
+        // The views lie inside the part that was just written.
+        Loaded::new(buffer, views.to_vec())
+            .ok_or_else(|| ("the matrices do not fit the slot".to_owned(), Buffer::with_capacity(0)))
     }
 
     /// A lease that was dropped would protect its slot for ever. Only runs while leases are out between steps, which

@@ -43,6 +43,18 @@ pub enum ResidencyError {
         /// What the disk said: file, offset, expected, found and remedy.
         source: DiskError,
     },
+    /// What was read for an expert cannot be put together to its matrices. The step is not usable: abort it.
+    #[error(
+        "expert {expert} of MoE layer {layer} cannot be put together from what was read: {message}; the checkpoint is not laid out as its configuration says"
+    )]
+    Arrange {
+        /// MoE layer, counted from 0 over the layers that have experts.
+        layer: usize,
+        /// Expert in that layer.
+        expert: u32,
+        /// What does not fit.
+        message: String,
+    },
     /// The system refused memory that the budget allows. The step is not usable: abort it.
     #[error(
         "no memory for expert {expert} of MoE layer {layer}: the system refused {bytes} bytes that the expert budget \

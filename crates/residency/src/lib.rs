@@ -16,7 +16,7 @@ pub mod policy;
 mod stats;
 
 pub use budget::{LayerShare, LayerSize, floor_bytes, share, whole_bytes};
-pub use driver::{ExpertCache, LayerExperts, Lease};
+pub use driver::{Arrange, ExpertCache, LayerExperts, Lease};
 pub use error::ResidencyError;
 pub use machine::{Command, Event, Key, Machine, SlotState};
 pub use policy::Evict;

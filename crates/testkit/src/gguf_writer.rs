@@ -1,8 +1,24 @@
 //! A writer of small GGUF files for tests. It writes what it is told, right or wrong: broken files are its purpose.
 
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
 /// A metadata value.
 #[derive(Clone, Debug)]
 pub enum GgufValue {
+    /// Type 0.
+    U8(u8),
+    /// Type 1.
+    I8(i8),
+    /// Type 2.
+    U16(u16),
+    /// Type 3.
+    I16(i16),
+    /// Type 11.
+    I64(i64),
+    /// Type 12.
+    F64(f64),
     /// Type 4.
     U32(u32),
     /// Type 10.
@@ -19,6 +35,8 @@ pub enum GgufValue {
     Texts(Vec<String>),
     /// Type 9 of type 7.
     Bools(Vec<bool>),
+    /// Type 9 of any type: its number, and values of that type.
+    Array(u32, Vec<GgufValue>),
     /// Any type number with the bytes that follow it.
     Raw(u32, Vec<u8>),
 }
@@ -36,6 +54,8 @@ struct GgufTensor {
     shape: Vec<u64>,
     kind: u32,
     data: Vec<u8>,
+    /// Bytes of zeros that follow `data`: a hole in a sparse file.
+    hole_bytes: u64,
     /// Written in place of the true offset.
     offset: Option<u64>,
 }
@@ -99,9 +119,34 @@ impl GgufWriter {
             shape: shape.to_vec(),
             kind,
             data,
+            hole_bytes: 0,
             offset: None,
         });
         self
+    }
+
+    /// Adds a tensor of `bytes` zeros, which [`GgufWriter::write_sparse`] does not write.
+    pub fn hole(mut self, name: &str, shape: &[u64], kind: u32, bytes: u64) -> Self {
+        self = self.tensor(name, shape, kind, Vec::new());
+        if let Some(last) = self.tensors.last_mut() {
+            last.hole_bytes = bytes;
+        }
+        self
+    }
+
+    /// The parts of a split model, as converters write them: `lens` tensors in each part, and metadata in the first.
+    pub fn split(self, lens: &[usize]) -> Vec<GgufWriter> {
+        let total = self.tensors.len();
+        let mut tensors = self.tensors.into_iter();
+        let part = |(number, len): (usize, &usize)| {
+            let keys = if number == 0 { self.keys.clone() } else { Vec::new() };
+            let tensors = tensors.by_ref().take(*len).collect();
+            GgufWriter { keys, tensors, counts: [None; 2], ..self }
+                .key("split.no", GgufValue::U16(number as u16))
+                .key("split.count", GgufValue::U16(lens.len() as u16))
+                .key("split.tensors.count", GgufValue::I32(total as i32))
+        };
+        lens.iter().enumerate().map(part).collect()
     }
 
     /// Adds an F32 tensor of zeros.
@@ -149,7 +194,7 @@ impl GgufWriter {
             }
             out.extend(t.kind.to_le_bytes());
             out.extend(t.offset.unwrap_or(at).to_le_bytes());
-            at = (at + t.data.len() as u64).next_multiple_of(self.alignment);
+            at = (at + t.data.len() as u64 + t.hole_bytes).next_multiple_of(self.alignment);
         }
         out
     }
@@ -161,8 +206,27 @@ impl GgufWriter {
         for t in &self.tensors {
             pad(&mut out);
             out.extend(&t.data);
+            out.resize(out.len() + t.hole_bytes as usize, 0);
         }
         out
+    }
+
+    /// Writes the whole file with nothing where its holes and zeros are.
+    ///
+    /// # Errors
+    /// Those of the system, which may not know files of that size.
+    pub fn write_sparse(&self, path: &Path) -> std::io::Result<()> {
+        let mut file = File::create(path)?;
+        let header = self.header();
+        file.write_all(&header)?;
+        let mut at = header.len() as u64;
+        for t in &self.tensors {
+            at = at.next_multiple_of(self.alignment);
+            file.seek(SeekFrom::Start(at))?;
+            file.write_all(&t.data)?;
+            at += t.data.len() as u64 + t.hole_bytes;
+        }
+        file.set_len(at)
     }
 }
 
@@ -172,32 +236,41 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
 }
 
 fn put_value(out: &mut Vec<u8>, value: &GgufValue) {
-    let put_type = |out: &mut Vec<u8>, kind: u32| out.extend(kind.to_le_bytes());
+    let kind: u32 = match value {
+        GgufValue::U8(_) => 0,
+        GgufValue::I8(_) => 1,
+        GgufValue::U16(_) => 2,
+        GgufValue::I16(_) => 3,
+        GgufValue::U32(_) => 4,
+        GgufValue::I32(_) => 5,
+        GgufValue::F32(_) => 6,
+        GgufValue::Bool(_) => 7,
+        GgufValue::Text(_) => 8,
+        GgufValue::Texts(_) | GgufValue::Bools(_) | GgufValue::Array(..) => 9,
+        GgufValue::U64(_) => 10,
+        GgufValue::I64(_) => 11,
+        GgufValue::F64(_) => 12,
+        GgufValue::Raw(kind, _) => *kind,
+    };
+    out.extend(kind.to_le_bytes());
+    put_bare(out, value);
+}
+
+/// A value without its type: what the items of an array are.
+fn put_bare(out: &mut Vec<u8>, value: &GgufValue) {
     match value {
-        GgufValue::U32(v) => {
-            put_type(out, 4);
-            out.extend(v.to_le_bytes());
-        }
-        GgufValue::U64(v) => {
-            put_type(out, 10);
-            out.extend(v.to_le_bytes());
-        }
-        GgufValue::I32(v) => {
-            put_type(out, 5);
-            out.extend(v.to_le_bytes());
-        }
-        GgufValue::F32(v) => {
-            put_type(out, 6);
-            out.extend(v.to_le_bytes());
-        }
-        GgufValue::Bool(v) => {
-            put_type(out, 7);
-            out.push(u8::from(*v));
-        }
-        GgufValue::Text(v) => {
-            put_type(out, 8);
-            put_text(out, v);
-        }
+        GgufValue::U8(v) => out.push(*v),
+        GgufValue::I8(v) => out.extend(v.to_le_bytes()),
+        GgufValue::U16(v) => out.extend(v.to_le_bytes()),
+        GgufValue::I16(v) => out.extend(v.to_le_bytes()),
+        GgufValue::U32(v) => out.extend(v.to_le_bytes()),
+        GgufValue::I32(v) => out.extend(v.to_le_bytes()),
+        GgufValue::F32(v) => out.extend(v.to_le_bytes()),
+        GgufValue::Bool(v) => out.push(u8::from(*v)),
+        GgufValue::Text(v) => put_text(out, v),
+        GgufValue::U64(v) => out.extend(v.to_le_bytes()),
+        GgufValue::I64(v) => out.extend(v.to_le_bytes()),
+        GgufValue::F64(v) => out.extend(v.to_le_bytes()),
         GgufValue::Texts(v) => {
             put_array(out, 8, v.len());
             v.iter().for_each(|t| put_text(out, t));
@@ -206,15 +279,16 @@ fn put_value(out: &mut Vec<u8>, value: &GgufValue) {
             put_array(out, 7, v.len());
             out.extend(v.iter().map(|&b| u8::from(b)));
         }
-        GgufValue::Raw(kind, bytes) => {
-            put_type(out, *kind);
-            out.extend(bytes);
+        GgufValue::Array(kind, items) => {
+            put_array(out, *kind, items.len());
+            items.iter().for_each(|v| put_bare(out, v));
         }
+        GgufValue::Raw(_, bytes) => out.extend(bytes),
     }
 }
 
+/// What comes before the items of an array.
 fn put_array(out: &mut Vec<u8>, kind: u32, len: usize) {
-    out.extend(9u32.to_le_bytes());
     out.extend(kind.to_le_bytes());
     out.extend((len as u64).to_le_bytes());
 }

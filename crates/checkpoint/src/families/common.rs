@@ -1,8 +1,9 @@
 //! Configuration that several families share.
 
-use crate::arch::{Arch, Attention, Rope, RopeLayout};
+use crate::arch::{Activation, Arch, Attention, Ffn, Gqa, Norms, RopeLayout, Scales, View};
 use crate::error::OpenError;
 
+use super::rotary::{RopeDefaults, full_views, rope_from_gguf, rope_from_hf, views_from_gguf};
 use crate::gguf_config::GgufConfig;
 use crate::gguf_value::{List, Value};
 use crate::hf_config::HfConfig;
@@ -16,76 +17,66 @@ pub(super) struct HfDefaults {
     pub heads: usize,
     /// `None`: as many as query heads.
     pub kv_heads: Option<usize>,
+    /// `None`: `hidden_size / num_attention_heads`.
+    pub head_dim: Option<usize>,
     pub context: usize,
     pub norm_eps: f64,
-    pub theta: f64,
+    pub rope: RopeDefaults,
+    /// The output matrix is the embedding.
+    pub tied: bool,
 }
 
 const TODO_VARIANT: &str = "use another variant of the model";
-const TODO_WEIGHTS: &str = "use the BF16 checkpoint, or a GGUF file of the model";
 
 /// The family-independent part of `config.json`, without feed-forward layers; attention and rope are placeholders
 /// that the caller replaces.
 pub(super) fn base_from_hf(c: &HfConfig, family: &'static str, d: &HfDefaults) -> Result<Arch, OpenError> {
-    if c.text_opt("hidden_act")?.is_some_and(|a| a != "silu" && a != "swish") {
-        return Err(c.unsupported("hidden_act", "silu", TODO_VARIANT));
-    }
-    for key in ["attention_bias", "mlp_bias"] {
-        if c.bool_opt(key)? == Some(true) {
-            return Err(c.unsupported(key, "false", TODO_VARIANT));
-        }
-    }
-    if c.get("quantization_config").is_some() {
-        return Err(c.unsupported("quantization_config", "plain weights", TODO_WEIGHTS));
-    }
+    let layers = c.count_or("num_hidden_layers", d.layers, LAYERS_MAX)?;
     Ok(Arch {
         family,
         vocab: c.count_or("vocab_size", d.vocab, VOCAB_MAX)?,
         hidden: c.count_or("hidden_size", d.hidden, WIDTH_MAX)?,
-        layers: c.count_or("num_hidden_layers", d.layers, LAYERS_MAX)?,
+        layers,
         mtp_layers: 0,
-        norm_eps: c.float_opt("rms_norm_eps")?.unwrap_or(d.norm_eps) as f32,
+        norms: norms(c.float_opt("rms_norm_eps")?.unwrap_or(d.norm_eps)),
         context_max: c.number_opt("max_position_embeddings", 0, CONTEXT_MAX)?.unwrap_or(d.context),
-        attention: Attention::Gqa { heads: 1, kv_heads: 1, head_dim: 2, qk_norm: false },
-        rope: Rope { theta: theta_from_hf(c, d.theta)?, dims: 2, layout: RopeLayout::HalfSplit },
+        attention: Attention::Gqa(Gqa::plain(1, 1, 2)),
+        ropes: Vec::new(),
+        views: full_views(layers),
         dsa: None,
+        short_conv: None,
         ffn: Vec::new(),
         moe: None,
-        tied_embeddings: false,
+        activation: activation_from_hf(c, "hidden_act", Activation::SwiGlu)?,
+        mlp_bias: false,
+        scales: Scales::ONE,
+        tied_embeddings: d.tied,
         bos: None,
         eos: Vec::new(),
     })
 }
 
-/// The rotary base; every kind of scaling is refused. transformers 5 writes `rope_parameters`, earlier versions
-/// `rope_theta` and `rope_scaling`.
-fn theta_from_hf(c: &HfConfig, default: f64) -> Result<f64, OpenError> {
-    let mut theta = None;
-    for key in ["rope_parameters", "rope_scaling"] {
-        let Some(rope) = c.object(key)? else { continue };
-        for kind in ["rope_type", "type"] {
-            if rope.text_opt(kind)?.is_some_and(|k| k != "default" && k != "none") {
-                return Err(c.unsupported(key, "rope_type `default`", TODO_VARIANT));
-            }
-        }
-        if rope.float_opt("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
-            return Err(c.unsupported(key, "a partial_rotary_factor of 1", TODO_VARIANT));
-        }
-        theta = theta.or(rope.float_opt("rope_theta")?);
+/// The function under `key`, by the names that transformers gives them.
+pub(super) fn activation_from_hf(
+    c: &HfConfig,
+    key: &str,
+    default: Activation,
+) -> Result<Activation, OpenError> {
+    match c.text_opt(key)? {
+        None => Ok(default),
+        Some("silu" | "swish") => Ok(Activation::SwiGlu),
+        Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeGluTanh),
+        Some(_) => Err(c.unsupported(key, "silu or gelu_pytorch_tanh", TODO_VARIANT)),
     }
-    if c.float_opt("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
-        return Err(c.unsupported("partial_rotary_factor", "1", TODO_VARIANT));
-    }
-    Ok(theta.or(c.float_opt("rope_theta")?).unwrap_or(default))
 }
 
-/// `config.json` of a family with grouped-query attention, without feed-forward layers.
-pub(super) fn gqa_from_hf(
-    c: &HfConfig,
-    family: &'static str,
-    d: &HfDefaults,
-    qk_norm: bool,
-) -> Result<Arch, OpenError> {
+fn norms(eps: f64) -> Norms {
+    Norms { eps: eps as f32, weight_offset: 0.0, post: false }
+}
+
+/// `config.json` of a family with grouped-query attention, without feed-forward layers. `attention_bias` puts biases
+/// on all four projections, as it does in most families.
+pub(super) fn gqa_from_hf(c: &HfConfig, family: &'static str, d: &HfDefaults) -> Result<Arch, OpenError> {
     let mut arch = base_from_hf(c, family, d)?;
     let heads = c.count_or("num_attention_heads", d.heads, HEADS_MAX)?;
     let kv_heads = match c.number_opt("num_key_value_heads", 1, HEADS_MAX)? {
@@ -94,7 +85,7 @@ pub(super) fn gqa_from_hf(
         None if c.has("num_key_value_heads") => heads,
         None => d.kv_heads.unwrap_or(heads),
     };
-    let head_dim = match c.number_opt("head_dim", 1, HEAD_DIM_MAX)? {
+    let head_dim = match c.number_opt("head_dim", 1, HEAD_DIM_MAX)?.or(d.head_dim) {
         Some(n) => n,
         None if arch.hidden.is_multiple_of(heads) => arch.hidden / heads,
         None => {
@@ -102,28 +93,30 @@ pub(super) fn gqa_from_hf(
             return Err(c.wrong("num_attention_heads", expected));
         }
     };
-    arch.attention = Attention::Gqa { heads, kv_heads, head_dim, qk_norm };
-    arch.rope.dims = head_dim;
+    let bias = c.bool_opt("attention_bias")?.unwrap_or(false);
+    arch.ropes = vec![rope_from_hf(c, &d.rope, head_dim)?];
+    arch.attention =
+        Attention::Gqa(Gqa { qkv_bias: bias, out_bias: bias, ..Gqa::plain(heads, kv_heads, head_dim) });
     Ok(arch)
 }
 
-/// Refuses a sliding window that the model's positions do not fit in.
-pub(super) fn no_window_in_hf(c: &HfConfig, arch: &Arch) -> Result<(), OpenError> {
-    let window = c.number_opt("sliding_window", 0, usize::MAX)?;
-    if window.is_some_and(|w| arch.context_max == 0 || w < arch.context_max) {
-        return Err(c.unsupported("sliding_window", "null", TODO_VARIANT));
+/// Changes the grouped-query attention that [`gqa_from_hf`] or [`gqa_from_gguf`] made.
+pub(super) fn with_gqa(arch: &mut Arch, change: impl FnOnce(&mut Gqa)) {
+    if let Attention::Gqa(gqa) = &mut arch.attention {
+        change(gqa);
     }
+}
+
+/// Every layer has one gated MLP as wide as `intermediate_size` says.
+pub(super) fn dense_from_hf(c: &HfConfig, arch: &mut Arch, width_default: usize) -> Result<(), OpenError> {
+    let width = c.count_or("intermediate_size", width_default, WIDTH_MAX)?;
+    arch.ffn = vec![Ffn::Dense { width }; arch.layers];
     Ok(())
 }
 
 /// The family-independent part of GGUF metadata, as [`base_from_hf`] does it. `layers` still counts the layers for
 /// multi-token prediction.
 pub(super) fn base_from_gguf(c: &GgufConfig<'_>, family: &'static str) -> Result<Arch, OpenError> {
-    refuse_gguf_scaling(c)?;
-    let context_max = c.number_opt("context_length", 0, CONTEXT_MAX)?.unwrap_or(0);
-    if c.number_opt("attention.sliding_window", 0, usize::MAX)?.is_some_and(|w| w != 0 && w < context_max) {
-        return Err(c.unsupported("attention.sliding_window", "none", TODO_VARIANT));
-    }
     let Some(norm_eps) = c.float_opt("attention.layer_norm_rms_epsilon")? else {
         return Err(c.wrong("attention.layer_norm_rms_epsilon", "a small number"));
     };
@@ -135,55 +128,41 @@ pub(super) fn base_from_gguf(c: &GgufConfig<'_>, family: &'static str) -> Result
             return Err(c.wrong("vocab_size", "a vocabulary size, here or from tensor `token_embd.weight`"));
         }
     };
+    let layers = c.count("block_count", LAYERS_MAX)?;
     Ok(Arch {
         family,
         vocab,
         hidden: c.count("embedding_length", WIDTH_MAX)?,
-        layers: c.count("block_count", LAYERS_MAX)?,
+        layers,
         mtp_layers: 0,
-        norm_eps: norm_eps as f32,
-        context_max,
-        attention: Attention::Gqa { heads: 1, kv_heads: 1, head_dim: 2, qk_norm: false },
-        rope: Rope {
-            theta: c.float_opt("rope.freq_base")?.unwrap_or(10_000.0),
-            dims: 2,
-            layout: RopeLayout::Interleaved,
-        },
+        norms: norms(norm_eps),
+        context_max: c.number_opt("context_length", 0, CONTEXT_MAX)?.unwrap_or(0),
+        attention: Attention::Gqa(Gqa::plain(1, 1, 2)),
+        ropes: Vec::new(),
+        views: full_views(layers),
         dsa: None,
+        short_conv: None,
         ffn: Vec::new(),
         moe: None,
+        activation: Activation::SwiGlu,
+        mlp_bias: false,
+        scales: Scales::ONE,
         tied_embeddings: false,
         bos: None,
         eos: Vec::new(),
     })
 }
 
-fn refuse_gguf_scaling(c: &GgufConfig<'_>) -> Result<(), OpenError> {
-    let kind = c.text_opt("rope.scaling.type")?.unwrap_or("linear");
-    let mut factors = [None; 2];
-    for (factor, key) in factors.iter_mut().zip(["rope.scaling.factor", "rope.scale_linear"]) {
-        *factor = c.float_opt(key)?;
-    }
-    // A linear scale of 1 (or 0, which writers use for "unset") scales nothing.
-    let scaled = factors.iter().flatten().any(|&f| f != 0.0 && f != 1.0);
-    match kind {
-        "none" => Ok(()),
-        "linear" if !scaled => Ok(()),
-        "linear" => Err(c.unsupported("rope.scaling.factor", "1 (no scaling)", TODO_VARIANT)),
-        _ => Err(c.unsupported("rope.scaling.type", "`none`", TODO_VARIANT)),
-    }
-}
-
-/// GGUF metadata of a family with grouped-query attention, without feed-forward layers.
+/// GGUF metadata of a family with grouped-query attention, without feed-forward layers. No key says whether
+/// projections have biases; the tensors do.
 pub(super) fn gqa_from_gguf(
     c: &GgufConfig<'_>,
     family: &'static str,
-    qk_norm: bool,
     layout: RopeLayout,
 ) -> Result<Arch, OpenError> {
     let mut arch = base_from_gguf(c, family)?;
     let heads = c.count("attention.head_count", HEADS_MAX)?;
-    let kv_heads = c.number_opt("attention.head_count_kv", 1, HEADS_MAX)?.unwrap_or(heads);
+    let kv_heads = kv_heads_from_gguf(c, arch.layers)?.unwrap_or(heads);
     let head_dim = match c.number_opt("attention.key_length", 1, HEAD_DIM_MAX)? {
         Some(n) => n,
         None if arch.hidden.is_multiple_of(heads) => arch.hidden / heads,
@@ -195,15 +174,53 @@ pub(super) fn gqa_from_gguf(
     if c.number_opt("attention.value_length", 1, HEAD_DIM_MAX)?.is_some_and(|v| v != head_dim) {
         return Err(c.unsupported("attention.value_length", "the same as key_length", TODO_VARIANT));
     }
-    arch.attention = Attention::Gqa { heads, kv_heads, head_dim, qk_norm };
-    arch.rope.dims = c.number_opt("rope.dimension_count", 1, HEAD_DIM_MAX)?.unwrap_or(head_dim);
-    arch.rope.layout = layout;
+    let has = |name: &str| c.tensor_shape(name).is_some();
+    arch.ropes = vec![rope_from_gguf(c, head_dim, layout)?];
+    let plain = Gqa::plain(heads, kv_heads, head_dim);
+    // Writers use 0 for "unset".
+    let scale = c.float_opt("attention.scale")?.filter(|&s| s != 0.0).map_or(plain.scale, |s| s as f32);
+    arch.attention = Attention::Gqa(Gqa {
+        qkv_bias: has("blk.0.attn_q.bias"),
+        out_bias: has("blk.0.attn_output.bias"),
+        scale,
+        ..plain
+    });
+    views_from_gguf(c, &mut arch, |_| true)?;
     Ok(arch)
 }
 
-/// What the weights of the chosen experts are multiplied by; writers use 0 for "unset".
-pub(super) fn weights_scale(c: &GgufConfig<'_>) -> Result<f32, OpenError> {
-    Ok(c.float_opt("expert_weights_scale")?.filter(|&s| s != 0.0).unwrap_or(1.0) as f32)
+/// Key/value heads; a list for each layer has 0 where there is no attention, and one number elsewhere.
+fn kv_heads_from_gguf(c: &GgufConfig<'_>, layers: usize) -> Result<Option<usize>, OpenError> {
+    const KEY: &str = "attention.head_count_kv";
+    let Some(Value::List(_)) = c.get(KEY) else { return c.number_opt(KEY, 1, HEADS_MAX) };
+    let list = c.per_layer(KEY, layers, HEADS_MAX)?.unwrap_or_default();
+    let mut present = list.iter().copied().filter(|&n| n > 0);
+    match present.next() {
+        Some(first) if present.all(|n| n == first) => Ok(Some(first)),
+        _ => Err(c.unsupported(KEY, "one number of heads in all layers with attention", TODO_VARIANT)),
+    }
+}
+
+/// Every layer has one gated MLP as wide as `feed_forward_length` says.
+pub(super) fn dense_from_gguf(c: &GgufConfig<'_>, arch: &mut Arch) -> Result<(), OpenError> {
+    arch.ffn = vec![Ffn::Dense { width: c.count("feed_forward_length", WIDTH_MAX)? }; arch.layers];
+    arch.mlp_bias = c.tensor_shape("blk.0.ffn_gate.bias").is_some();
+    Ok(())
+}
+
+/// Multi-token-prediction layers that `num_nextn_predict_layers` counts beside the trunk; they are mixtures.
+pub(super) fn mtp_from_hf(c: &HfConfig, arch: &mut Arch) -> Result<(), OpenError> {
+    arch.mtp_layers = c.number_opt("num_nextn_predict_layers", 0, LAYERS_MAX)?.unwrap_or(0);
+    arch.views.extend(vec![View::FULL; arch.mtp_layers]);
+    Ok(())
+}
+
+/// In GGUF the block count includes the layers for multi-token prediction.
+pub(super) fn mtp_from_gguf(c: &GgufConfig<'_>, arch: &mut Arch) -> Result<(), OpenError> {
+    let most = arch.layers.saturating_sub(1);
+    arch.mtp_layers = c.number_opt("nextn_predict_layers", 0, most)?.unwrap_or(0);
+    arch.layers -= arch.mtp_layers;
+    Ok(())
 }
 
 /// Whether a GGUF key is there and is not 0.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::names::{Meaning, Part, Stack};
 use super::{FAMILIES, of_hf, supported_families};
-use crate::arch::{Arch, Attention, Ffn, IndexerKind};
+use crate::arch::{Arch, Attention, Ffn, GateNormalization, IndexerKind, RopeScaling};
 use crate::catalog::{Role, TensorKey};
 use crate::hf_config::HfConfig;
 
@@ -75,8 +75,8 @@ fn layers_of_a_configuration() {
 #[test]
 fn numbers_that_a_configuration_leaves_out() {
     let gqa = |config: &str| match arch(config).unwrap().attention {
-        Attention::Gqa { heads, kv_heads, head_dim, .. } => (heads, kv_heads, head_dim),
-        Attention::Mla { .. } => panic!("latent attention"),
+        Attention::Gqa(a) => (a.heads, a.kv_heads, a.head_dim),
+        Attention::Mla(_) => panic!("latent attention"),
     };
     let check = |config: &str, expected: (usize, usize, usize)| assert_eq!(gqa(config), expected, "{config}");
     check(r#"{"model_type":"llama"}"#, (32, 32, 128));
@@ -86,7 +86,7 @@ fn numbers_that_a_configuration_leaves_out() {
     check(r#"{"model_type":"qwen3_moe"}"#, (32, 4, 64));
     check(r#"{"architectures":["Qwen3MoeForCausalLM"],"head_dim":128}"#, (32, 4, 128));
 
-    let theta = |keys: &str| arch(&format!(r#"{{"model_type":"mixtral"{keys}}}"#)).unwrap().rope.theta;
+    let theta = |keys: &str| arch(&format!(r#"{{"model_type":"mixtral"{keys}}}"#)).unwrap().ropes[0].theta;
     assert_eq!(theta(""), 1e6);
     assert_eq!(theta(r#","rope_theta":5e5"#), 5e5);
     assert_eq!(theta(r#","rope_theta":5e5,"rope_parameters":{"rope_type":"default","rope_theta":7}"#), 7.0);
@@ -96,13 +96,82 @@ fn numbers_that_a_configuration_leaves_out() {
     let glm = arch(r#"{"model_type":"glm_moe_dsa"}"#).unwrap();
     let moe = glm.moe.unwrap();
     assert_eq!((glm.hidden, glm.layers, moe.experts, moe.top_k, moe.width), (6144, 78, 256, 8, 2048));
-    assert_eq!((moe.shared_width, moe.gate.scale, moe.gate.normalize), (Some(2048), 2.5, true));
+    assert_eq!((moe.shared_width, moe.gate.scale), (Some(2048), 2.5));
+    assert_eq!(moe.gate.normalization, GateNormalization::Sum { eps: 1e-20 });
     let no_shared = arch(r#"{"model_type":"glm_moe_dsa","n_shared_experts":0}"#).unwrap();
     assert_eq!(no_shared.moe.unwrap().shared_width, None);
     let two_shared = arch(r#"{"model_type":"glm_moe_dsa","n_shared_experts":2}"#).unwrap();
     assert_eq!(two_shared.moe.unwrap().shared_width, Some(4096));
     let qwen = arch(r#"{"model_type":"qwen3_moe"}"#).unwrap().moe.unwrap();
-    assert!(!qwen.gate.normalize);
+    assert_eq!(qwen.gate.normalization, GateNormalization::None);
+}
+
+/// Per layer: its window (`-` for none) and which rotary embedding (`x` for none).
+fn views(arch: &Arch) -> String {
+    let window = |w: Option<usize>| w.map_or("-".to_owned(), |w| w.to_string());
+    let rope = |r: Option<usize>| r.map_or("x".to_owned(), |r| r.to_string());
+    let each = arch.views.iter().map(|v| format!("{}/{}", window(v.window), rope(v.rope)));
+    each.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn windows_and_positions_of_a_configuration() {
+    let check = |family: &str, keys: &str, expected: &str| {
+        let config = format!(r#"{{"model_type":"{family}","num_hidden_layers":4{keys}}}"#);
+        match arch(&config) {
+            Ok(a) => assert_eq!(views(&a), expected, "{config}"),
+            Err(e) => assert!(e.contains(expected), "{config}: {e}"),
+        }
+    };
+    check("llama", "", "-/0 -/0 -/0 -/0");
+    check("mixtral", r#","sliding_window":9"#, "9/0 9/0 9/0 9/0");
+    check("qwen2", r#","sliding_window":9,"max_window_layers":2"#, "-/0 -/0 -/0 -/0");
+    let on = r#","use_sliding_window":true,"sliding_window":9,"max_window_layers":2"#;
+    check("qwen2", on, "-/0 -/0 9/0 9/0");
+    check("qwen2_moe", on, "9/0 -/0 -/0 -/0");
+    let types = r#","use_sliding_window":true,"sliding_window":9,"layer_types":["sliding_attention","full_attention","full_attention","sliding_attention"]"#;
+    check("qwen3", types, "9/0 -/0 -/0 9/0");
+    check("qwen3", r#","use_sliding_window":true,"layer_types":["full_attention"]"#, "`layer_types`");
+    check("smollm3", "", "-/0 -/0 -/0 -/x");
+    check("smollm3", r#","no_rope_layers":[0,1,1,0]"#, "-/x -/0 -/0 -/x");
+    check("smollm3", r#","no_rope_layers":[0,1]"#, "`no_rope_layers`");
+    check("gpt_oss", "", "128/0 -/0 128/0 -/0");
+    check("gemma3_text", r#","sliding_window":9,"sliding_window_pattern":2"#, "9/1 -/0 9/1 -/0");
+    check("gemma3_text", "", "4096/1 4096/1 4096/1 4096/1");
+    check("gemma3_text", r#","use_bidirectional_attention":true"#, "`use_bidirectional_attention`");
+}
+
+#[test]
+fn scaled_rotations_of_a_configuration() {
+    let check = |keys: &str, expected: Result<RopeScaling, &str>| {
+        let config = format!(r#"{{"model_type":"llama","max_position_embeddings":640{keys}}}"#);
+        match (arch(&config), expected) {
+            (Ok(a), Ok(scaling)) => assert_eq!(a.ropes[0].scaling, scaling, "{config}"),
+            (Err(e), Err(expected)) => assert!(e.contains(expected), "{config}: {e}"),
+            (got, expected) => panic!("{config}: {got:?} is not {expected:?}"),
+        }
+    };
+    check("", Ok(RopeScaling::None));
+    check(r#","rope_scaling":{"type":"linear","factor":4}"#, Ok(RopeScaling::Linear { factor: 4.0 }));
+    let llama3 = r#","rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":64}"#;
+    let scaling = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original_context: 64.0 };
+    check(llama3, Ok(scaling));
+    // Without a factor, it is by how much the context was stretched; 0.1·ln 10 + 1 for the attention.
+    let yarn =
+        r#","rope_parameters":{"rope_type":"yarn","factor":null,"original_max_position_embeddings":64}"#;
+    let plain = |attention_factor, factor| RopeScaling::Yarn {
+        factor,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        original_context: 64.0,
+        truncate: true,
+        attention_factor,
+    };
+    check(yarn, Ok(plain(1.230_258_5, 10.0)));
+    let equal = r#","rope_scaling":{"type":"yarn","factor":40,"mscale":0.7,"mscale_all_dim":0.7,"original_max_position_embeddings":64}"#;
+    check(equal, Ok(plain(1.0, 40.0)));
+    check(r#","rope_scaling":{"type":"dynamic","factor":4}"#, Err("key `rope_scaling`"));
+    check(r#","rope_scaling":{"type":"linear"}"#, Err("key `factor`"));
 }
 
 #[test]
@@ -112,7 +181,7 @@ fn names_are_read_as_they_are_spelled() {
             for &(name, role) in names.globals {
                 let key = TensorKey { layer: None, role };
                 assert_eq!(names.meaning(name), Meaning::Tensor(key));
-                assert_eq!(names.spell(key), name);
+                assert_eq!(names.meaning(&names.spell(key)), Meaning::Tensor(key), "{}", family.model_type);
             }
             for &(_, role) in names.layer.iter().flat_map(|t| t.iter()) {
                 let key = TensorKey { layer: Some(42), role };
@@ -150,7 +219,7 @@ fn names_in_detail() {
         "model.layers..mlp.up_proj.weight",
         "model.layers.1",
         "model.layers.99999999999999999999.mlp.up_proj.weight",
-        "blk.0.ffn_gate_exps.weight",
+        "blk.0.ffn_gate_exps.bias",
         "",
     ] {
         check("llama", unknown, Meaning::Unknown);
@@ -160,7 +229,5 @@ fn names_in_detail() {
 #[test]
 fn every_family_has_names_in_both_formats() {
     let names = supported_families();
-    let types: Vec<&str> = names.iter().map(|n| n.model_type).collect();
-    assert_eq!(types, ["llama", "mixtral", "qwen3_moe", "glm_moe_dsa"]);
     assert!(names.iter().all(|n| !n.architectures.is_empty() && !n.gguf_arch.is_empty()));
 }

@@ -2,6 +2,7 @@
 
 mod gguf;
 mod safetensors;
+mod split;
 mod tiny;
 
 use std::path::Path;
@@ -40,7 +41,7 @@ fn paths_without_a_model() {
     check("an empty directory", none(), &["config.json and safetensors", "found neither"]);
     check("no config", with(&["model.safetensors"]), &["without config.json", "fetch config.json"]);
     check("no weights", with(&["config.json", "pytorch_model.bin"]), &["without any .safetensors", ".bin"]);
-    check("two models", with(&["a.gguf", "b.gguf"]), &["several GGUF files", "`a.gguf`, `b.gguf`"]);
+    check("no GGUF", with(&["a.gguf", "b.gguf"]), &["no model", "`a.gguf (damaged)`, `b.gguf (damaged)`"]);
     check(
         "another file",
         Case { target: "readme", ..with(&["readme"]) },

@@ -45,17 +45,16 @@ fn configs_that_are_no_configs() {
 #[test]
 fn configs_that_are_not_supported() {
     for (key, value, says) in [
-        ("rope_scaling", r#"{"type":"linear","factor":2.0}"#, "rope_type `default`"),
-        ("rope_parameters", r#"{"rope_type":"yarn","factor":4.0}"#, "yarn"),
+        ("rope_scaling", r#"{"type":"longrope","factor":2.0}"#, "rope_type default, linear, llama3 or yarn"),
         ("rope_parameters", "7", "an object"),
-        ("partial_rotary_factor", "0.5", "found 0.5"),
-        ("attention_bias", "true", "expected false"),
-        ("hidden_act", "\"gelu\"", "gelu"),
-        ("sliding_window", "16", "found 16"),
-        ("quantization_config", r#"{"quant_method":"fp8"}"#, "fp8"),
+        ("partial_rotary_factor", "1.5", "found 1.5"),
+        ("hidden_act", "\"relu\"", "relu"),
+        ("sliding_window", "-16", "found -16"),
     ] {
         check_hf(key, tiny_hf().key(key, value), &["config.json", key, says]);
     }
+    let packed = tiny_hf().key("quantization_config", r#"{"quant_method":"gptq"}"#);
+    check_hf("packed", packed, &["config.json", "quant_method", "gptq", "a GGUF file of the model"]);
 }
 
 #[test]
@@ -91,10 +90,19 @@ fn safetensors_headers_that_are_no_headers() {
         entry(r#"{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}"#),
         &["`x`", "1.5"],
     );
-    for (dtype, name) in [("F4", "F4"), ("F8_E4M3", "F8_E4M3"), ("I64", "I64"), ("nonsense", "nonsense")] {
-        let body = format!(r#"{{"dtype":"{dtype}","shape":[1],"data_offsets":[0,4]}}"#);
-        check_weights("type", entry(&body), &["`x`", "F32, F16 or BF16", name]);
+    let typed = |dtype: &str, shape: &str, end: u64| {
+        entry(&format!(r#"{{"dtype":"{dtype}","shape":{shape},"data_offsets":[0,{end}]}}"#))
+    };
+    for (dtype, end) in [("F4", 1), ("F8_E5M2", 2), ("I64", 16), ("BOOL", 2), ("nonsense", 7)] {
+        check_weights(
+            "type",
+            typed(dtype, "[2]", end),
+            &["`x`", "one of F32, F16, BF16", dtype, "BF16 checkpoint"],
+        );
     }
+    check_weights("half a byte", typed("F4", "[3]", 2), &["`x`", "whole bytes (F4)"]);
+    check_weights("wrong size", typed("F8_E4M3", "[2]", 4), &["`x`", "span 2 bytes (F8_E4M3 [2])"]);
+    check_weights("pointer", b"version https://git-lfs.github.com/spec/v1\n".to_vec(), &["git lfs pull"]);
     for (shape, offsets) in [
         ("[18446744073709551615,2]", "[0,4]"),
         ("[0]", "[0,0]"),
@@ -193,7 +201,8 @@ fn stacked_experts_are_cut_where_single_ones_are() {
     assert_eq!(single.parameters(), stacked.parameters());
     let layer = &stacked.experts[0];
     let start = layer.extents[0][0].offset;
-    let offsets: Vec<[u64; 3]> = layer.extents.iter().map(|e| e.map(|x| x.offset - start)).collect();
+    let offsets: Vec<Vec<u64>> =
+        layer.extents.iter().map(|e| e.iter().map(|x| x.offset - start).collect()).collect();
     // Gate and up of an expert lie side by side; all downs follow.
     assert_eq!(offsets, [[0, 4096, 16384], [8192, 12288, 20480]]);
     assert!(layer.extents.iter().flatten().all(|e| e.len == 4096));
@@ -217,9 +226,16 @@ fn shards() {
     check(
         "missing shard, no index",
         tiny_hf().sharded(same, [true, false], false),
-        &[second, "1 of 2 files"],
+        &[second, "expected 2 files", "found 1"],
     );
-    check("no shard", tiny_hf().sharded(same, [false; 2], true), &["model-00001-of-00002.safetensors"]);
+    check(
+        "no shard",
+        tiny_hf().sharded(same, [false; 2], true),
+        &[
+            "found 0",
+            "`model-00001-of-00002.safetensors` (7 tensors are in it), `model-00002-of-00002.safetensors` (8",
+        ],
+    );
     let moved = |index: String| index.replacen("-00001-of", "-00002-of", 1);
     check(
         "wrong shard",

@@ -28,9 +28,17 @@ fn bad_usage() {
     std::fs::write(&words_file, "1,two").expect("written");
     std::fs::write(&empty, "").expect("written");
     let (glm, qwen) = (fixture("glm_moe_dsa-a"), fixture("qwen3_moe-a"));
-    let paths: [(&str, &Path); 5] =
-        [("M", &glm), ("Q", &qwen), ("LATIN", &latin), ("WORDS", &words_file), ("EMPTY", &empty)];
-    let cases: [(&str, &[&str]); 25] = [
+    let ids = dir.path().join("ids");
+    std::fs::write(&ids, "1,2,3").expect("written");
+    let paths: [(&str, &Path); 6] = [
+        ("M", &glm),
+        ("Q", &qwen),
+        ("LATIN", &latin),
+        ("WORDS", &words_file),
+        ("EMPTY", &empty),
+        ("IDS", &ids),
+    ];
+    let cases: [(&str, &[&str]); 28] = [
         ("", &["Usage:", "Examples:"]),
         ("fly", &["fly", "Usage"]),
         ("run {M}", &["there is no prompt", "was taken for the model", "--prompt-file"]),
@@ -55,7 +63,10 @@ fn bad_usage() {
         ("run {Q} Once", &["no tokenizer", "token ids"]),
         ("score {M}", &["--ids-file", "--text-file"]),
         ("score {M} --ids-file {WORDS} --text-file {LATIN}", &["cannot be used with"]),
+        ("score {M} --text-file {LATIN} --chunk 2", &["--chunk", "from 3 to"]),
+        ("score {M} --text-file {LATIN} --chunks 2", &["--chunk <N>"]),
         ("chat {Q}", &["no tokenizer"]),
+        ("score {Q} --ids-file {IDS} --chunk 4", &["3 tokens, less than one chunk of 4"]),
     ];
     for (line, parts) in cases {
         check(line, &paths, 2, parts);
@@ -87,11 +98,14 @@ fn models_that_cannot_be_opened() {
         ("text.gguf", &["text.gguf", "found"]),
     ];
     for (name, parts) in cases {
-        for line in ["run {M} --prompt-ids 1", "plan {M} --no-probe", "inspect {M}", "chat {M}"] {
+        for line in ["run {M} --prompt-ids 1", "plan {M} --no-probe", "chat {M}"] {
             check(line, &[("M", &at(name))], 3, parts);
         }
     }
-    check("run {M} --prompt-ids 1", &[("M", dir.path())], 3, &["config.json"]);
+    // A directory of several files names them all; one without any says what it should hold.
+    check("run {M} --prompt-ids 1", &[("M", dir.path())], 3, &["data.gguf", "empty.gguf (damaged)"]);
+    let empty = tempfile::tempdir().expect("a directory");
+    check("run {M} --prompt-ids 1", &[("M", empty.path())], 3, &["config.json"]);
 }
 
 #[test]

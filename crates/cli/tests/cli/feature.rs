@@ -223,13 +223,59 @@ fn reference_nll(ids: &Value) -> f64 {
     let file = std::fs::read(fixture("glm_moe_dsa-a/expected.safetensors")).expect("read");
     let file = SafeTensors::deserialize(&file).expect("safetensors");
     let logits = file.tensor("prompt_logits").expect("prompt_logits");
-    let logits: Vec<f64> =
-        logits.data().chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]).into()).collect();
-    let ids: Vec<usize> =
-        ids.as_array().expect("ids").iter().map(|v| v.as_u64().expect("id") as usize).collect();
-    let rows = logits.chunks_exact(logits.len() / ids.len());
-    let nll = |(row, next): (&[f64], &usize)| row.iter().map(|v| v.exp()).sum::<f64>().ln() - row[*next];
-    rows.zip(&ids[1..]).map(nll).sum::<f64>() / (ids.len() - 1) as f64
+    let ids = ids.as_array().expect("ids");
+    let rows = rows(logits.data(), ids.len());
+    rows.iter().zip(&ids[1..]).map(|(row, next)| nll(row, next)).sum::<f64>() / (ids.len() - 1) as f64
+}
+
+#[test]
+fn chunks_are_scored_apart_and_their_second_halves_counted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (ids, out) = (dir.path().join("ids"), dir.path().join("out.safetensors"));
+    let prompt = &expected("qwen3_moe-a")["prompt_ids"];
+    let prompt = prompt.as_array().expect("ids");
+    let model = fixture("qwen3_moe-a");
+    let score = |tokens: &[Value], more: &str| {
+        std::fs::write(&ids, list(&json!(tokens))).expect("written");
+        let line = format!("score {{M}} --ids-file {{I}} --json {more}");
+        run(&words(&line, &[("M", &model), ("I", &ids), ("O", &out)])).ok().json()
+    };
+    let parts: Vec<Value> = prompt.chunks_exact(15).map(|part| score(part, "")).collect();
+    assert_eq!(score(prompt, "--chunk 15 --chunks 1")["argmax"], parts[0]["argmax"]);
+    let got = score(prompt, "--chunk 15 --logits {O} --prefill-chunk 4");
+    assert_eq!((&got["tokens"], &got["counted"]), (&json!(45), &json!(3 * 7)));
+    let argmax = parts.iter().flat_map(|p| p["argmax"].as_array().expect("argmax").clone());
+    assert_eq!(got["argmax"], Value::from_iter(argmax));
+    let file = std::fs::read(&out).expect("the logits");
+    let file = SafeTensors::deserialize(&file).expect("safetensors");
+    let logits = file.tensor("logits").expect("logits");
+    assert_eq!(logits.shape()[0], 45);
+    let rows = rows(logits.data(), 45);
+    let mut sum = 0.0;
+    for (i, (part, chunk)) in parts.iter().zip(got["chunks"].as_array().expect("chunks")).enumerate() {
+        assert_eq!(chunk["logits_sha256"], part["logits_sha256"], "chunk {i}");
+        // Rows 7 to 13 of 15 predict tokens 8 to 14.
+        let nll: f64 = (7..14).map(|j| nll(&rows[i * 15 + j], &prompt[i * 15 + j + 1])).sum();
+        assert!((chunk["nll"].as_f64().expect("nll") - nll / 7.0).abs() < 1e-6, "chunk {i}");
+        sum += nll;
+    }
+    let (got, ppl) = (got["nll"].as_f64().expect("nll"), got["ppl"].as_f64().expect("ppl"));
+    assert!((got - sum / 21.0).abs() < 1e-6 && (got.exp() / ppl - 1.0).abs() < 1e-9, "{got} {ppl}");
+    let people =
+        run(&words("score {M} --ids-file {I} --chunk 15", &[("M", &model), ("I", &ids)])).ok().stdout;
+    assert!(people.contains("45, 21 of them counted"), "{people}");
+}
+
+/// Little-endian f32 as rows.
+fn rows(data: &[u8], count: usize) -> Vec<Vec<f64>> {
+    let values: Vec<f64> =
+        data.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]).into()).collect();
+    values.chunks_exact(values.len() / count).map(<[f64]>::to_vec).collect()
+}
+
+/// Negative log-likelihood of a token after a row of logits.
+fn nll(row: &[f64], next: &Value) -> f64 {
+    row.iter().map(|v| v.exp()).sum::<f64>().ln() - row[next.as_u64().expect("id") as usize]
 }
 
 #[test]

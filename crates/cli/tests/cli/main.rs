@@ -6,5 +6,6 @@
 mod errors;
 mod feature;
 mod help;
+mod inspect;
 mod matrix;
 mod program;

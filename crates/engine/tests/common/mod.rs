@@ -14,6 +14,16 @@ pub fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
 }
 
+/// The directories of all committed checkpoints, in the order of their names.
+pub fn checkpoints() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(fixtures()).expect("fixtures");
+    let dirs = entries.map(|e| e.expect("an entry").path()).filter(|d| d.join("expected.json").exists());
+    let mut dirs: Vec<PathBuf> = dirs.collect();
+    dirs.sort();
+    assert!(dirs.len() > 20, "{dirs:?}");
+    dirs
+}
+
 /// A cancellation that never comes.
 pub fn never() -> AtomicBool {
     AtomicBool::new(false)

@@ -1,5 +1,7 @@
 //! A small model with distinct bytes in every matrix, and a backend that does what a script says.
 
+#![allow(dead_code, reason = "every test file uses its own part")]
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,15 +32,15 @@ impl Model {
         for (layer, &(experts, top_k, matrix_bytes)) in layers.iter().enumerate() {
             let mut extents = Vec::new();
             for expert in (0..experts as u32).rev() {
-                extents.push([0, 1, 2].map(|matrix| {
+                extents.push(Vec::from([0, 1, 2].map(|matrix| {
                     bytes.extend_from_slice(&[0xEE; 3]);
                     let offset = bytes.len() as u64;
                     bytes.extend((0..matrix_bytes).map(|at| pattern(layer, expert, matrix, at)));
                     Extent { file: FileId(0), offset, len: matrix_bytes as u64 }
-                }));
+                })));
             }
             extents.reverse();
-            all.push(LayerExperts { extents, top_k });
+            all.push(LayerExperts { extents, top_k, arrange: None });
         }
         Model { layers: all, bytes: bytes.into() }
     }
