@@ -6,13 +6,15 @@ use calypte_checkpoint::GgufTokenizer;
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 
-use crate::alphabet::{Spelling, check_alphabet};
+use crate::alphabet::{SPACE_SYMBOL, Spelling, check_alphabet};
+use crate::charsmap::{CharsMap, Normalizer};
 use crate::error::TextError;
 use crate::gguf_types::{bad, kind, token_type};
 use crate::parts::{Encoder, Parts};
 use crate::pieces::Pieces;
 use crate::pretokenizer::splitting;
 use crate::spm::SentencePiece;
+use crate::unigram::Unigram;
 use crate::vocabulary::{Entry, VOCAB_SIZE_MAX, Vocabulary};
 
 /// Control tokens that end an assistant's turn under any model that has them. GGUF files often name only one end token.
@@ -31,8 +33,12 @@ pub(crate) fn parse(meta: &GgufTokenizer) -> Result<Parts, TextError> {
         "llama" => {
             (Encoder::SentencePiece(Box::new(SentencePiece::new(meta)?)), Spelling::SentencePiece, true)
         }
+        "t5" => {
+            let encoder = Encoder::Unigram(Box::new(Unigram::new(meta, normalizer(meta)?)?));
+            (encoder, Spelling::SentencePiece, false)
+        }
         other => {
-            let supported = "gpt2 (byte-level BPE), llama (SentencePiece BPE)";
+            let supported = "gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece unigram)";
             return Err(TextError::UnsupportedModel { found: other.to_owned(), supported });
         }
     };
@@ -58,6 +64,13 @@ pub(crate) fn parse(meta: &GgufTokenizer) -> Result<Parts, TextError> {
     })
 }
 
+fn normalizer(meta: &GgufTokenizer) -> Result<Normalizer, TextError> {
+    let map = CharsMap::new(&meta.precompiled_charsmap);
+    let map = map.map_err(|reason| bad("precompiled_charsmap", reason))?;
+    let merges_space = meta.remove_extra_whitespaces.unwrap_or(false);
+    Ok(Normalizer { map, merges_space, space_prefix: meta.add_space_prefix.unwrap_or(true) })
+}
+
 fn check_sizes(meta: &GgufTokenizer) -> Result<(), TextError> {
     let size = meta.tokens.len();
     if size == 0 || size > VOCAB_SIZE_MAX {
@@ -74,12 +87,23 @@ fn check_sizes(meta: &GgufTokenizer) -> Result<(), TextError> {
 fn entries(meta: &GgufTokenizer, spelling: Spelling) -> Vec<Option<Entry>> {
     let entry = |(id, content): (usize, &String)| {
         let kind = kind(meta, id);
-        let whole = matches!(kind, token_type::CONTROL | token_type::USER_DEFINED | token_type::UNKNOWN);
-        let bytes = if whole { content.clone().into_bytes() } else { spelling.bytes(content) };
+        let bytes = match kind {
+            token_type::CONTROL | token_type::UNKNOWN => content.clone().into_bytes(),
+            token_type::USER_DEFINED => whole_bytes(content, spelling),
+            _ => spelling.bytes(content),
+        };
         let special = matches!(kind, token_type::CONTROL | token_type::UNKNOWN);
         Some(Entry { content: content.clone(), bytes, special })
     };
     meta.tokens.iter().enumerate().map(entry).collect()
+}
+
+/// What a token that is found in texts as a whole decodes to: itself, but for SentencePiece's spaces.
+pub(crate) fn whole_bytes(content: &str, spelling: Spelling) -> Vec<u8> {
+    match spelling {
+        Spelling::ByteLevel => content.as_bytes().to_vec(),
+        Spelling::SentencePiece => content.replace(SPACE_SYMBOL, " ").into_bytes(),
+    }
 }
 
 fn byte_level(meta: &GgufTokenizer, rules: crate::pretokenizer::Splitting) -> Result<Pieces, TextError> {

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::alphabet::{SPACE_SYMBOL, Spelling, check_alphabet};
 use crate::error::TextError;
+use crate::gguf::whole_bytes;
 use crate::parts::{Encoder, Parts};
 use crate::pieces::Pieces;
 use crate::vocabulary::{Entry, VOCAB_SIZE_MAX, Vocabulary};
@@ -166,7 +167,9 @@ fn vocabulary(inner: &tokenizers::Tokenizer, spelling: Spelling) -> Result<Vocab
         entries[id as usize] = Some(Entry { bytes: spelling.bytes(&content), content, special: false });
     }
     for (id, token) in added {
-        let (content, bytes) = (token.content.clone(), token.content.clone().into_bytes());
+        let content = token.content.clone();
+        let bytes =
+            if token.special { content.clone().into_bytes() } else { whole_bytes(&content, spelling) };
         entries[id as usize] = Some(Entry { content, bytes, special: token.special });
     }
     Ok(Vocabulary::new(entries))

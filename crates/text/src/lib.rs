@@ -7,6 +7,7 @@
 //! What must never live here: tensors, sampling, HTTP types.
 
 mod alphabet;
+mod charsmap;
 mod error;
 mod gguf;
 mod gguf_types;
@@ -19,6 +20,7 @@ mod spm;
 mod stop;
 mod template;
 mod tokenizer;
+mod unigram;
 mod utf8;
 mod vocabulary;
 

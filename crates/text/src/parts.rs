@@ -2,6 +2,7 @@
 
 use crate::pieces::Pieces;
 use crate::spm::SentencePiece;
+use crate::unigram::Unigram;
 use crate::vocabulary::Vocabulary;
 
 /// Turns text into token ids.
@@ -9,6 +10,7 @@ use crate::vocabulary::Vocabulary;
 pub(crate) enum Encoder {
     Pieces(Box<Pieces>),
     SentencePiece(Box<SentencePiece>),
+    Unigram(Box<Unigram>),
 }
 
 /// What the two file formats come down to.

@@ -1,73 +1,30 @@
 //! Splitting rules of byte-level BPE tokenizers, by the names that GGUF files give them.
 //!
-//! GGUF stores a name only, so each rule is written out here as the model's own `tokenizer.json` has it.
+//! GGUF stores a name only, so each rule is written out here as the model's own `tokenizer.json` has it. Several names mean
+//! the same rule; where llama.cpp approximates a rule to suit its own regular expressions, the original is what counts.
+
+mod patterns;
 
 use tokenizers::normalizers::unicode::NFC;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::digits::Digits;
+use tokenizers::pre_tokenizers::punctuation::Punctuation;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior};
 
 use crate::error::TextError;
-
-/// Words with contractions, up to three digits, punctuation with line ends, white space (cl100k and its descendants).
-const CL100K: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-);
-
-/// As above, with every digit on its own.
-const QWEN2: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-);
-
-/// Words split where lower case turns to upper case (o200k).
-const O200K: &str = concat!(
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-);
-
-/// Rules applied one after the other.
-const DEEPSEEK_V3: &[&str] = &[
-    r"\p{N}{1,3}",
-    r"[\u{4E00}-\u{9FA5}\u{3040}-\u{309F}\u{30A0}-\u{30FF}]+",
-    concat!(
-        r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
-        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-];
-
-/// Rules applied one after the other, before digits are split off. The long class is the letters that have case.
-const DEEPSEEK_LLM: &[&str] = &[
-    r"[\r\n]",
-    concat!(
-        r"\s?[\u{41}-\u{5A}\u{61}-\u{7A}\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}\u{1BC}-\u{1BF}",
-        r"\u{1C4}-\u{293}\u{295}-\u{2AF}\u{370}-\u{373}\u{376}\u{377}\u{37B}-\u{37D}\u{37F}\u{386}\u{388}-\u{38A}",
-        r"\u{38C}\u{38E}-\u{3A1}\u{3A3}-\u{3F5}\u{3F7}-\u{481}\u{48A}-\u{52F}\u{531}-\u{556}\u{10A0}-\u{10C5}",
-        r"\u{13A0}-\u{13F5}\u{13F8}-\u{13FD}\u{1C90}-\u{1CBA}\u{1CBD}-\u{1CBF}\u{1D00}-\u{1D2B}\u{1D6B}-\u{1D77}",
-        r"\u{1D79}-\u{1D9A}\u{1E00}-\u{1F15}\u{1F18}-\u{1F1D}\u{1F20}-\u{1F45}\u{1F48}-\u{1F4D}\u{1F50}-\u{1F57}",
-        r"\u{1F59}\u{1F5B}\u{1F5D}\u{1F5F}-\u{1F7D}\u{1F80}-\u{1FB4}\u{1FB6}-\u{1FBC}\u{1FBE}\u{1FC2}-\u{1FC4}",
-        r"\u{1FC6}-\u{1FCC}\u{1FD0}-\u{1FD3}\u{1FD6}-\u{1FDB}\u{1FE0}-\u{1FEC}\u{1FF2}-\u{1FF4}\u{1FF6}-\u{1FFC}",
-        r"\u{2102}\u{2107}\u{210A}-\u{2113}\u{2115}\u{2119}-\u{211D}\u{2124}\u{2126}\u{2128}\u{212A}-\u{212D}",
-        r"\u{212F}-\u{2134}\u{2139}\u{213C}-\u{213F}\u{2145}-\u{2149}\u{214E}\u{2183}\u{2184}\u{2C00}-\u{2C7B}",
-        r"\u{2C7E}-\u{2CE4}\u{2CEB}-\u{2CEE}\u{2CF2}\u{2CF3}\u{A640}-\u{A66D}\u{A680}-\u{A69B}\u{A722}-\u{A76F}",
-        r"\u{A771}-\u{A787}\u{A78B}-\u{A78E}\u{AB70}-\u{ABBF}\u{FB00}-\u{FB06}\u{FB13}-\u{FB17}\u{FF21}-\u{FF3A}",
-        r"\u{FF41}-\u{FF5A}\u{10400}-\u{1044F}\u{104B0}-\u{104D3}\u{104D8}-\u{104FB}\u{10C80}-\u{10CB2}",
-        r"\u{10CC0}-\u{10CF2}\u{118A0}-\u{118DF}\u{1E900}-\u{1E943}]+"
-    ),
-    r"\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+",
-    r"\s+$",
-    r"[\u{4E00}-\u{9FA5}\u{0800}-\u{4E00}\u{AC00}-\u{D7FF}]+",
-];
+use patterns::{
+    BAILING, CL100K, DEEPSEEK_CODER, DEEPSEEK_LLM, DEEPSEEK_V3, EXAONE_MOE, KIMI_K2, O200K, QWEN2, QWEN35,
+    SEED_CODER, TEKKEN,
+};
 
 /// The GPT-2 rule is built into [`ByteLevel`]; the others come before it.
 #[derive(Clone, Copy)]
 enum Rule {
     Gpt2,
     DigitsThenGpt2,
+    Falcon,
     Patterns(&'static [&'static str]),
     PatternsThenDigits(&'static [&'static str]),
 }
@@ -84,21 +41,66 @@ pub(crate) struct Splitting {
     pub(crate) add_bos: bool,
 }
 
-/// A row of the table: names, rule, NFC, `ignore_merges`, `add_bos`.
-type Row = (&'static [&'static str], Rule, bool, bool, bool);
+/// What a name in `tokenizer.ggml.pre` stands for.
+struct Row {
+    names: &'static [&'static str],
+    rule: Rule,
+    nfc: bool,
+    ignore_merges: bool,
+    add_bos: bool,
+}
+
+const fn row(names: &'static [&'static str], rule: Rule) -> Row {
+    Row { names, rule, nfc: false, ignore_merges: false, add_bos: false }
+}
+
+impl Row {
+    /// Texts are composed (NFC) before everything else.
+    const fn nfc(self) -> Row {
+        Row { nfc: true, ..self }
+    }
+
+    /// A word that is a token is that token, whatever the merges say: vocabularies that come from tiktoken.
+    const fn whole_words(self) -> Row {
+        Row { ignore_merges: true, ..self }
+    }
+
+    const fn with_bos(self) -> Row {
+        Row { add_bos: true, ..self }
+    }
+}
 
 /// All rules known.
 const TABLE: &[Row] = &[
-    (&["gpt-2", "gpt2", "default"], Rule::Gpt2, false, false, false),
-    (&["olmo"], Rule::Gpt2, true, false, false),
-    (&["smollm", "starcoder", "refact"], Rule::DigitsThenGpt2, false, false, false),
-    (&["llama-bpe", "llama3", "llama-v3"], Rule::Patterns(&[CL100K]), false, true, true),
-    (&["dbrx"], Rule::Patterns(&[CL100K]), false, false, false),
-    (&["glm4", "chatglm-bpe"], Rule::Patterns(&[CL100K]), false, false, false),
-    (&["qwen2", "deepseek-r1-qwen"], Rule::Patterns(&[QWEN2]), true, false, false),
-    (&["gpt-4o", "minimax-m2"], Rule::Patterns(&[O200K]), false, false, false),
-    (&["deepseek-v3"], Rule::Patterns(DEEPSEEK_V3), false, false, false),
-    (&["deepseek-llm"], Rule::PatternsThenDigits(DEEPSEEK_LLM), false, false, false),
+    row(&["gpt-2", "gpt2", "default", "phi-2", "exaone4", "trillion", "jais"], Rule::Gpt2),
+    row(&["olmo", "mpt"], Rule::Gpt2).nfc(),
+    row(
+        &["smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        Rule::DigitsThenGpt2,
+    ),
+    row(&["command-r"], Rule::DigitsThenGpt2).nfc(),
+    row(&["falcon"], Rule::Falcon),
+    row(
+        &["llama-bpe", "llama3", "llama-v3", "lfm2", "falcon3", "falcon-h1", "pixtral"],
+        Rule::Patterns(&[CL100K]),
+    )
+    .whole_words()
+    .with_bos(),
+    row(&["smaug-bpe", "glm4", "glm5", "chatglm-bpe"], Rule::Patterns(&[CL100K])).whole_words(),
+    row(&["dbrx"], Rule::Patterns(&[CL100K])),
+    row(&["qwen2", "deepseek-r1-qwen", "megrez", "kormo"], Rule::Patterns(&[QWEN2])).nfc(),
+    row(&["stablelm2", "hunyuan", "grok-2", "solar-open"], Rule::Patterns(&[QWEN2])),
+    row(&["qwen35"], Rule::Patterns(&[QWEN35])).nfc(),
+    row(&["seed-coder"], Rule::Patterns(&[SEED_CODER])),
+    row(&["bailingmoe", "bailingmoe2", "llada-moe"], Rule::Patterns(&[BAILING])),
+    row(&["exaone-moe"], Rule::Patterns(&[EXAONE_MOE])),
+    row(&["gpt-4o", "llama4"], Rule::Patterns(&[O200K])).whole_words(),
+    row(&["minimax-m2", "kanana2"], Rule::Patterns(&[O200K])),
+    row(&["tekken"], Rule::Patterns(&[TEKKEN])).whole_words().with_bos(),
+    row(&["kimi-k2"], Rule::Patterns(&[KIMI_K2])).whole_words(),
+    row(&["deepseek-v3", "hunyuan-dense", "joyai-llm"], Rule::Patterns(DEEPSEEK_V3)),
+    row(&["deepseek-llm"], Rule::PatternsThenDigits(DEEPSEEK_LLM)),
+    row(&["deepseek-coder"], Rule::PatternsThenDigits(DEEPSEEK_CODER)),
 ];
 
 /// The rules that `tokenizer.ggml.pre` names; files from before that key existed mean the GPT-2 rules.
@@ -108,17 +110,17 @@ const TABLE: &[Row] = &[
 pub(crate) fn splitting(pre: Option<&str>) -> Result<Splitting, TextError> {
     let name = pre.unwrap_or("default");
     let unknown = || TextError::UnknownPreTokenizer { found: name.to_owned(), known: known_names() };
-    let row = TABLE.iter().find(|(names, ..)| names.contains(&name)).ok_or_else(unknown)?;
-    let (_, rule, nfc, ignore_merges, add_bos) = *row;
-    let pre_tokenizer = rule.build().map_err(|e| TextError::Tokenizer {
+    let row = TABLE.iter().find(|row| row.names.contains(&name)).ok_or_else(unknown)?;
+    let pre_tokenizer = row.rule.build().map_err(|e| TextError::Tokenizer {
         file: format!("tokenizer.ggml.pre '{name}'"),
         reason: format!("its splitting rules do not compile ({e}); please report this"),
     })?;
-    Ok(Splitting { normalizer: nfc.then(|| NFC.into()), pre_tokenizer, ignore_merges, add_bos })
+    let normalizer = row.nfc.then(|| NFC.into());
+    Ok(Splitting { normalizer, pre_tokenizer, ignore_merges: row.ignore_merges, add_bos: row.add_bos })
 }
 
 fn known_names() -> String {
-    TABLE.iter().flat_map(|(names, ..)| names.iter().copied()).collect::<Vec<_>>().join(", ")
+    TABLE.iter().flat_map(|row| row.names).copied().collect::<Vec<_>>().join(", ")
 }
 
 impl Rule {
@@ -127,6 +129,12 @@ impl Rule {
         let digits = || Digits::new(true).into();
         Ok(match self {
             Rule::Gpt2 => bytes(true),
+            Rule::Falcon => {
+                let punctuation = Punctuation::new(SplitDelimiterBehavior::Contiguous).into();
+                let mut steps = vec![punctuation, bytes(true), Digits::new(false).into()];
+                steps.extend(splits(&["[0-9][0-9][0-9]"])?);
+                Sequence::new(steps).into()
+            }
             Rule::DigitsThenGpt2 => Sequence::new(vec![digits(), bytes(true)]).into(),
             Rule::Patterns(patterns) => {
                 let mut steps = splits(patterns)?;

@@ -69,6 +69,7 @@ impl Tokenizer {
         match &self.parts.encoder {
             Encoder::Pieces(pieces) => pieces.encode(text, specials, &self.parts.vocabulary),
             Encoder::SentencePiece(spm) => spm.encode(text, specials),
+            Encoder::Unigram(unigram) => unigram.encode(text, specials),
         }
     }
 

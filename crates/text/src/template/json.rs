@@ -164,7 +164,8 @@ fn entries(map: &Value, sort: bool) -> Result<Vec<(String, Value)>, Error> {
     Ok(entries)
 }
 
-fn number(value: &Value) -> Result<String, Error> {
+/// A number as Python writes it.
+pub(super) fn number(value: &Value) -> Result<String, Error> {
     if value.is_integer() { Ok(value.to_string()) } else { Ok(float(f64::try_from(value.clone())?)) }
 }
 

@@ -9,7 +9,7 @@ mod python;
 mod time;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, Value};
+use minijinja::value::{Serde, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -94,7 +94,9 @@ impl ChatTemplate {
             return Err(TextError::Template { line: 0, reason });
         }
         let mut environment = environment().map_err(|e| explain(&e, 0))?;
-        let source = generation::strip_tags(template);
+        // Jinja2 knows one line end.
+        let template = template.replace("\r\n", "\n").replace('\r', "\n");
+        let source = generation::strip_tags(&template);
         environment.add_template_owned(NAME, source).map_err(|e| explain(&e, 0))?;
         let template = Self { environment, bos: bos.to_owned(), eos: eos.to_owned() };
         Ok(template.with_clock(time::now_seconds))
@@ -194,9 +196,18 @@ fn environment() -> Result<Environment<'static>, Error> {
     env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_recursion_limit(RECURSION_MAX);
+    env.set_formatter(|out, state, value| match value.kind() {
+        ValueKind::Number if !value.is_integer() => Ok(out.write_str(&python::number(value)?)?),
+        _ => minijinja::escape_formatter(out, state, value),
+    });
     env.set_debug(true); // so that errors know what was undefined
     env.set_unknown_method_callback(python::method);
     env.add_filter("tojson", json::tojson);
+    env.add_filter("indent", python::indent);
+    env.add_filter("int", python::int);
+    env.add_filter("float", python::float);
+    env.add_test("sequence", python::is_sequence);
+    env.add_test("iterable", python::is_iterable);
     env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(refuse(&message).with_source(Raised(message)))
     });
