@@ -8,6 +8,7 @@ mod common;
 mod deepseek_v2;
 mod deepseek_v3;
 mod deepseek_v32;
+mod dots1;
 mod ernie4_5_moe;
 mod gemma3_text;
 mod glm4_moe;
@@ -63,7 +64,7 @@ pub(crate) struct Family {
     pub gguf_names: Names,
 }
 
-static FAMILIES: [&Family; 20] = [
+static FAMILIES: [&Family; 21] = [
     &llama::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
@@ -84,6 +85,7 @@ static FAMILIES: [&Family; 20] = [
     &minimax_m2::FAMILY,
     &ernie4_5_moe::FAMILY,
     &lfm2_moe::FAMILY,
+    &dots1::FAMILY,
 ];
 
 /// How a supported family is named.

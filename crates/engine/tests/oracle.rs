@@ -172,6 +172,7 @@ families! {
     minimax_m2
     ernie4_5_moe
     lfm2_moe
+    dots1
 }
 
 #[test]
