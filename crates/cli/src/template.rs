@@ -13,10 +13,11 @@ use crate::tokenize::{failed, read, tokenizer};
 const EXAMPLES: &str = "\
 Examples:
   calypte template model.gguf --messages chat.json
-  calypte template chat_template.jinja --messages chat.json --tools tools.json --set enable_thinking=false
+  calypte template chat_template.jinja --messages chat.json --tools tools.json
+  calypte template model-directory --messages chat.json --set enable_thinking=false
 
-chat.json is a JSON list of messages: [{\"role\": \"user\", \"content\": \"Hi\"}]. Messages and tools reach the
-template as they are; nothing is put behind the prompt, not even a line end.";
+chat.json is a JSON list of messages: [{\"role\": \"user\", \"content\": \"Hi\"}]. Messages and tools
+reach the template as they are; nothing is put behind the prompt, not even a line end.";
 
 /// Arguments of `template`.
 #[derive(Debug, Args)]

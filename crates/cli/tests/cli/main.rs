@@ -9,3 +9,4 @@ mod help;
 mod inspect;
 mod matrix;
 mod program;
+mod text;
