@@ -5,6 +5,9 @@
 
 All bytes are random; only the 16-bit float scales are drawn apart, so that they are finite but still cover
 negative, subnormal, zero and the largest magnitudes. Row 0 has ordinary scales, row 1 wild ones.
+
+INT4 is in no GGUF file; the engine makes its blocks of compressed-tensors' words: a BF16 scale, then Q4_0's 16 bytes. Its
+largest magnitudes are 2^114, so that a sum of products with such weights is finite.
 """
 import os
 import sys
@@ -21,6 +24,7 @@ F16_AT = {
     "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2],
     "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [], "TQ1_0": [52], "TQ2_0": [64],
 }
+KINDS = [*F16_AT, "INT4"]
 COLS, ROWS = 512, 4
 
 
@@ -49,13 +53,31 @@ def blocks(rng, kind, rows, cols, wild_rows):
     return b.reshape(rows, per * nbytes)
 
 
+def int4(rng, rows, cols, wild_rows):
+    """Blocks and values of INT4."""
+    b = rng.integers(0, 256, (rows, cols // 32, 18), dtype=np.uint8)
+    bits = (torch.from_numpy(rng.standard_normal(b.shape[:2]) * 0.02).to(torch.bfloat16).view(torch.int16).numpy()).view(np.uint16)
+    for r in wild_rows:
+        wild = rng.integers(0, 1 << 16, bits.shape[1]).astype(np.uint16)
+        wild[(wild & 0x7F80) > 0x7800] &= 0xBFFF  # clears the top exponent bit
+        wild[::3] = np.array([0x0000, 0x8000, 0x0001, 0x807F, 0x787F, 0xF87F, 0x0080], np.uint16)[np.arange(len(wild[::3])) % 7]
+        bits[r] = wild
+    b[:, :, :2] = bits[..., None].view(np.uint8)
+    scales = (bits.astype(np.uint32) << 16).view(np.float32)[..., None]
+    integers = np.concatenate([b[:, :, 2:] & 15, b[:, :, 2:] >> 4], -1).astype(np.float32) - 8
+    return b.reshape(rows, -1), (scales * integers).reshape(rows, cols)
+
+
 def main():
     path = os.path.join(o.FIXTURES, "quants")
     os.makedirs(path, exist_ok=True)
-    for kind in sys.argv[1:] or F16_AT:
-        rng = np.random.Generator(np.random.PCG64([41, list(F16_AT).index(kind)]))
-        raw = blocks(rng, kind, ROWS, COLS, {1, 3})
-        values = gguf.dequantize(raw, Q[kind]).astype(np.float32)
+    for kind in sys.argv[1:] or KINDS:
+        rng = np.random.Generator(np.random.PCG64([41, KINDS.index(kind)]))
+        if kind == "INT4":
+            raw, values = int4(rng, ROWS, COLS, {1, 3})
+        else:
+            raw = blocks(rng, kind, ROWS, COLS, {1, 3})
+            values = gguf.dequantize(raw, Q[kind]).astype(np.float32)
         assert values.shape == (ROWS, COLS) and np.isfinite(values).all(), kind
         o.save({"raw": torch.from_numpy(raw), "values": torch.from_numpy(values)}, path, f"{kind}.safetensors")
         print(kind, raw.shape, "largest", np.abs(values).max())

@@ -170,6 +170,11 @@ pub enum Packing {
         /// One exponent for every 32 values.
         scales: Extent,
     },
+    /// INT4 in words of eight with its scales in another tensor (compressed-tensors' `weight_packed` and `weight_scale`).
+    Int4 {
+        /// One bf16 for every 32 values of a row.
+        scales: Extent,
+    },
 }
 
 /// The scales of a matrix of FP8 values.
@@ -209,7 +214,7 @@ impl Tensor {
         match self.packing {
             Packing::Plain => None,
             Packing::Fp8(scales) => Some(scales.extent),
-            Packing::Mxfp4 { scales } => Some(scales),
+            Packing::Mxfp4 { scales } | Packing::Int4 { scales } => Some(scales),
         }
     }
 }

@@ -43,15 +43,6 @@ pub struct ExpertLayer {
 pub enum Source {
     /// It is this piece.
     Piece(usize),
-    /// Every `step`th row of a piece, from `first` on: gate and up by turns.
-    Rows {
-        /// The piece.
-        piece: usize,
-        /// First row.
-        first: usize,
-        /// Rows from one to the next.
-        step: usize,
-    },
     /// Every `step`th *column* of a piece that is stored with inputs outermost.
     Transposed {
         /// The piece.
@@ -69,6 +60,11 @@ pub enum Source {
         first: usize,
         /// Rows from one to the next.
         step: usize,
+    },
+    /// INT4 words whose scales are apart.
+    Int4 {
+        /// The piece with the words; the next one has the scales.
+        piece: usize,
     },
     /// FP8 values whose scales are apart.
     Fp8 {

@@ -168,6 +168,7 @@ fn one_part(
     let source = match first.packing {
         Packing::Plain => Source::Piece(piece),
         Packing::Mxfp4 { .. } => Source::Mxfp4 { piece, first: 0, step: 1 },
+        Packing::Int4 { .. } => Source::Int4 { piece },
         Packing::Fp8(s) => Source::Fp8 { piece, scales_dtype: s.dtype, block: s.block },
     };
     Ok((ExpertMatrix { dtype: first.dtype, rows, cols }, source))
@@ -190,7 +191,13 @@ fn whole(judge: &Judge<'_>, stack: &Tensor, rows: usize, piece: usize) -> Result
             Ok(Source::Fp8 { piece, scales_dtype: s.dtype, block: s.block })
         }
         Packing::Fp8(_) => Err(across_blocks(judge, stack)),
+        Packing::Int4 { .. } => Err(one_by_one(judge, stack)),
     }
+}
+
+/// Nobody publishes INT4 experts in one tensor, so there is nothing to say how they would be cut.
+fn one_by_one(judge: &Judge<'_>, stack: &Tensor) -> OpenError {
+    judge.disagree(&stack.name, "INT4 weights in one tensor for each expert", "all experts in one tensor")
 }
 
 fn across_blocks(judge: &Judge<'_>, stack: &Tensor) -> OpenError {
@@ -210,6 +217,9 @@ fn gate_and_up(
     let both = |source: &dyn Fn(usize) -> Source| ((matrix, source(0)), (matrix, source(1)));
     if !by_turns {
         judge.check_shape(fused, &[moe.experts, 2 * rows, cols])?;
+        if let Packing::Int4 { .. } = fused.packing {
+            return Err(one_by_one(judge, fused));
+        }
         if fused.packing != Packing::Plain {
             let piece = pieces.push_stack(fused);
             let Packing::Mxfp4 { .. } = fused.packing else { return Err(across_blocks(judge, fused)) };
@@ -233,6 +243,7 @@ fn gate_and_up(
             Ok(both(&|half| Source::Transposed { piece, first: half, step: 2 }))
         }
         Packing::Fp8(_) => Err(across_blocks(judge, fused)),
+        Packing::Int4 { .. } => Err(one_by_one(judge, fused)),
     }
 }
 
@@ -255,6 +266,7 @@ fn down_or_transposed(
             Source::Transposed { piece, first: 0, step: 1 }
         }
         Packing::Fp8(_) => return Err(across_blocks(judge, stack)),
+        Packing::Int4 { .. } => return Err(one_by_one(judge, stack)),
     };
     Ok((ExpertMatrix { dtype: stack.dtype, rows, cols }, source))
 }

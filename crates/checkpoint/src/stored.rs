@@ -211,8 +211,8 @@ fn safetensors_types() -> String {
 
 /// Types of GGUF files that can be computed with, for messages.
 fn ggml_types() -> String {
-    // The scales of FP8 are stored apart, which GGUF has no way to say.
-    let names = DType::ALL.iter().filter(|d| **d != DType::F8E4M3).map(|d| d.name());
+    // The scales of arranged types are stored apart, which GGUF has no way to say.
+    let names = DType::ALL.iter().filter(|d| !d.is_arranged()).map(|d| d.name());
     names.collect::<Vec<_>>().join(", ")
 }
 

@@ -37,6 +37,7 @@ fn fixtures_keep_their_digests() {
         ("deepseek_v2-b/model.gguf", "962dfa27fa98f8a0b9b27ed9b290966fb6e2d031ffda06462861641eef92153e"),
         ("deepseek_v3-a/model.gguf", "79e0f1f31f42c3b8c7afb48c518423fe69a1641863235c2d08a9a59ce3b844a3"),
         ("deepseek_v3-fp8", "a7efc580bf36387a7ed9c491cebd28648b40dd97d9cca80f39f54ef5049bda3b"),
+        ("deepseek_v3-int4", "45c54cbba8abf154a0008656e0ea0c954dfc40076829be8ff18dacbba0c12a0d"),
         ("deepseek_v32-a/model.gguf", "b2f41c712fc69a99a09c745803c0397b74dd4567765bcc6c6b71b0be206d2569"),
         ("dots1-a/model.gguf", "43fae198aa9ef17ac10f7f29052346ff6fbe72f94d562124a212de7213ae1e0f"),
         ("ernie4_5_moe-a/model.gguf", "4c5e64b597f5f451c31b137ef19f4fb8a9e016afcad4c2c1c796f8a5701bf9e3"),

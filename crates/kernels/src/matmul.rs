@@ -356,6 +356,11 @@ mod tests {
                 row.chunks_mut(17).for_each(|b| b[0] = (low + noise.next() % span) as u8);
                 return;
             }
+            DType::Int4 => {
+                // Of a bf16 the upper byte holds the sign and seven bits of the exponent.
+                row.chunks_mut(18).for_each(|b| b[1] = if wild { b[1] & 0xbf } else { b[1] & 0x83 | 0x3c });
+                return;
+            }
             DType::F8E4M3 => {
                 let (codes, scales) = row.split_at_mut(cols);
                 codes.iter_mut().for_each(|c| *c &= 0xbf); // never NaN, sometimes subnormal

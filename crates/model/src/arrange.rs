@@ -17,6 +17,7 @@ pub(crate) fn tensor(
     match tensor.packing {
         Packing::Plain => out.copy_from_slice(stored),
         Packing::Mxfp4 { .. } => arrange::mxfp4(stored, scales, cols, 0, 1, &mut out)?,
+        Packing::Int4 { .. } => arrange::int4(stored, scales, cols, &mut out)?,
         Packing::Fp8(s) => arrange::e4m3(stored, &floats(s.dtype, scales), [rows, cols], s.block, &mut out)?,
     }
     Ok(out)
@@ -64,9 +65,6 @@ fn one(m: &ExpertMatrix, source: &Source, pieces: &[&[u8]], out: &mut [u8]) -> R
     let piece = |i: usize| pieces.get(i).copied().ok_or_else(|| format!("there is no piece {i}"));
     let done = match *source {
         Source::Piece(i) => arrange::rows(piece(i)?, piece(i)?.len(), 0, 1, out),
-        Source::Rows { piece: i, first, step } => {
-            arrange::rows(piece(i)?, m.bytes() / m.rows.max(1), first, step, out)
-        }
         Source::Transposed { piece: i, first, step } => {
             let outputs = m.rows * step;
             arrange::transposed(piece(i)?, m.dtype.block_bytes(), [m.cols, outputs], first, step, out)
@@ -81,6 +79,7 @@ fn one(m: &ExpertMatrix, source: &Source, pieces: &[&[u8]], out: &mut [u8]) -> R
                 arrange::mxfp4(blocks, scales, m.cols, first, step, out)
             }
         }
+        Source::Int4 { piece: i } => arrange::int4(piece(i)?, piece(i + 1)?, m.cols, out),
         Source::Fp8 { piece: i, scales_dtype, block } => {
             arrange::e4m3(piece(i)?, &floats(scales_dtype, piece(i + 1)?), [m.rows, m.cols], block, out)
         }

@@ -95,8 +95,8 @@ pub fn rows(
     Ok(())
 }
 
-/// Bytes of the nibbles of one MXFP4 block.
-const MXFP4_NIBBLES: usize = BLOCK / 2;
+/// Bytes of the nibbles of one block.
+const NIBBLES: usize = BLOCK / 2;
 
 /// MXFP4 blocks and scales to [`DType::Mxfp4`] rows.
 ///
@@ -114,20 +114,48 @@ pub fn mxfp4(
     step: usize,
     out: &mut [u8],
 ) -> Result<(), Misfit> {
-    const BLOCK_BYTES: usize = DType::Mxfp4.block_bytes();
+    const WHAT: [&str; 2] = ["MXFP4 scales", "bytes of the MXFP4 blocks"];
+    blocks_of_nibbles::<1>(WHAT, blocks, scales, cols, [first, step], out)
+}
+
+/// INT4 words and scales, as compressed-tensors packs them, to [`DType::Int4`] rows.
+///
+/// `packed` is `[rows, cols / 8]` little-endian words, value i of a word in bits 4i to 4i + 3 with 8 added: so byte j of 32
+/// values holds values 2j (low) and 2j + 1 (high). `scales` is `[rows, cols / 32]` little-endian bf16. `out` takes the rows,
+/// each a run of `[scale][16 bytes]` with values j and j + 16 in byte j.
+///
+/// # Errors
+/// When `cols` is not a multiple of 32 or a length does not fit the others.
+pub fn int4(packed: &[u8], scales: &[u8], cols: usize, out: &mut [u8]) -> Result<(), Misfit> {
+    const WHAT: [&str; 2] = ["bytes of the INT4 scales", "bytes of the INT4 words"];
+    blocks_of_nibbles::<2>(WHAT, packed, scales, cols, [0, 1], out)
+}
+
+/// Nibbles in pairs of neighbours, with one scale of `SCALE` bytes for 32 of them elsewhere, to rows of
+/// `[scale][nibbles in pairs 16 apart]`. `what` names the scales and the nibbles.
+fn blocks_of_nibbles<const SCALE: usize>(
+    what: [&'static str; 2],
+    nibbles: &[u8],
+    scales: &[u8],
+    cols: usize,
+    [first, step]: [usize; 2],
+    out: &mut [u8],
+) -> Result<(), Misfit> {
     multiple("columns", BLOCK, cols)?;
     let per_row = cols / BLOCK;
-    multiple("MXFP4 scales", per_row, scales.len())?;
-    length("bytes of the MXFP4 blocks", product(&[scales.len(), MXFP4_NIBBLES]), blocks.len())?;
-    let n = chosen(scales.len() / per_row, first, step)?;
-    length("bytes of the arranged rows", product(&[n, per_row, BLOCK_BYTES]), out.len())?;
-    let scales = scales.chunks_exact(per_row).skip(first).step_by(step);
-    let blocks = blocks.chunks_exact(per_row * MXFP4_NIBBLES).skip(first).step_by(step);
-    for ((to, scales), blocks) in out.chunks_exact_mut(per_row * BLOCK_BYTES).zip(scales).zip(blocks) {
-        let from = scales.iter().zip(blocks.as_chunks().0);
-        for (to, (scale, block)) in to.as_chunks_mut::<BLOCK_BYTES>().0.iter_mut().zip(from) {
-            to[0] = *scale;
-            to[1..].copy_from_slice(&halves_apart(block));
+    multiple(what[0], product(&[per_row, SCALE]), scales.len())?;
+    let blocks = scales.len() / SCALE;
+    length(what[1], product(&[blocks, NIBBLES]), nibbles.len())?;
+    let n = chosen(blocks / per_row, first, step)?;
+    length("bytes of the arranged rows", product(&[n, per_row, SCALE + NIBBLES]), out.len())?;
+    let scales = scales.chunks_exact(per_row * SCALE).skip(first).step_by(step);
+    let nibbles = nibbles.chunks_exact(per_row * NIBBLES).skip(first).step_by(step);
+    for ((to, scales), nibbles) in out.chunks_exact_mut(per_row * (SCALE + NIBBLES)).zip(scales).zip(nibbles)
+    {
+        let from = scales.as_chunks::<SCALE>().0.iter().zip(nibbles.as_chunks().0);
+        for (to, (scale, pairs)) in to.chunks_exact_mut(SCALE + NIBBLES).zip(from) {
+            to[..SCALE].copy_from_slice(scale);
+            to[SCALE..].copy_from_slice(&halves_apart(pairs));
         }
     }
     Ok(())
@@ -135,10 +163,10 @@ pub fn mxfp4(
 
 /// Nibbles in pairs of neighbours to nibbles in pairs 16 apart.
 #[inline(always)]
-fn halves_apart(pairs: &[u8; MXFP4_NIBBLES]) -> [u8; MXFP4_NIBBLES] {
-    let mut out = [0u8; MXFP4_NIBBLES];
-    for k in 0..MXFP4_NIBBLES / 2 {
-        let (low, high) = (pairs[k], pairs[k + MXFP4_NIBBLES / 2]);
+fn halves_apart(pairs: &[u8; NIBBLES]) -> [u8; NIBBLES] {
+    let mut out = [0u8; NIBBLES];
+    for k in 0..NIBBLES / 2 {
+        let (low, high) = (pairs[k], pairs[k + NIBBLES / 2]);
         out[2 * k] = (low & 15) | (high << 4);
         out[2 * k + 1] = (low >> 4) | (high & 0xf0);
     }
@@ -282,6 +310,34 @@ mod tests {
     }
 
     #[track_caller]
+    fn check_int4(rows: usize, cols: usize) {
+        let packed = noise(rows * cols / 2);
+        let words: Vec<u32> = packed.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        // An upper half of 0x3d to 0x40 is an f32 of about one.
+        let scales: Vec<u8> = noise(rows * cols / 16)
+            .as_chunks()
+            .0
+            .iter()
+            .flat_map(|[low, high]| [*low, 0x3d + high % 4])
+            .collect();
+        let value = |r: usize, c: usize| {
+            let code = words[(r * cols + c) / 8] >> (4 * (c % 8)) & 15;
+            let at = 2 * (r * (cols / 32) + c / 32);
+            f32::from_le_bytes([0, 0, scales[at], scales[at + 1]]) * (code as f32 - 8.0)
+        };
+        let mut out = vec![0; rows * cols / 32 * 18];
+        int4(&packed, &scales, cols, &mut out).expect("the parts fit");
+        let want: Vec<f32> = (0..rows * cols).map(|i| value(i / cols, i % cols)).collect();
+        assert_eq!(unpacked(DType::Int4, cols, &out), want, "{rows}×{cols}");
+    }
+
+    #[test]
+    fn int4_words_keep_their_values() {
+        check_int4(4, 32);
+        check_int4(7, 96);
+    }
+
+    #[track_caller]
     fn check_e4m3([rows, cols]: [usize; 2], block: [usize; 2]) {
         let values: Vec<u8> = noise(rows * cols).iter().map(|b| b & 0xbf).collect(); // no NaN
         let across = cols.div_ceil(block[1]);
@@ -354,6 +410,10 @@ mod tests {
             ("scales", mxfp4(&b[..48], &b[..3], 64, 0, 1, out)),
             ("output", mxfp4(&b[..32], &b[..2], 32, 1, 1, out)),
             ("no step", mxfp4(&b[..32], &b[..2], 32, 0, 0, out)),
+            ("INT4 columns", int4(&b[..20], &b[..4], 40, out)),
+            ("INT4 words", int4(&b[..15], &b[..2], 32, &mut out[..18])),
+            ("INT4 scales", int4(&b[..16], &b[..3], 32, &mut out[..18])),
+            ("INT4 output", int4(&b[..16], &b[..2], 32, out)),
             ("narrow blocks", e4m3(&[0; 256], &[1.0; 4], [1, 256], [1, 64], &mut [0; 264])),
             ("odd blocks", e4m3(&[0; 256], &[1.0; 2], [1, 256], [1, 192], &mut [0; 264])),
             ("no block", e4m3(&b[..30], &[1.0], [1, 30], [0, 30], out)),

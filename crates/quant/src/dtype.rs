@@ -7,7 +7,7 @@ macro_rules! dtypes {
     ($($(#[$doc:meta])* $variant:ident $name:literal: $len:literal in $bytes:literal;)*) => {
         /// The element type of a stored tensor.
         ///
-        /// Integer formats are laid out as ggml defines them: a row is a sequence of blocks, each block holds
+        /// Integer formats are laid out as ggml defines them or, where it does not, much like that: a row is a sequence of blocks, each block holds
         /// [`DType::block_len`] values in [`DType::block_bytes`] bytes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum DType {
@@ -80,6 +80,9 @@ dtypes! {
     Iq4Xs "IQ4_XS": 256 in 136;
     /// 32 × E2M1 and one power of two.
     Mxfp4 "MXFP4": 32 in 17;
+    /// 32 × 4 bit around 8 and one bf16 scale. *Arranged*: no file has it like this, [`crate::arrange::int4`] makes it when
+    /// weights are read.
+    Int4 "INT4": 32 in 18;
     /// 256 × base-3 digits, five to a byte, and one f16 scale.
     Tq1_0 "TQ1_0": 256 in 54;
     /// 256 × 2-bit ternary values and one f16 scale.
@@ -90,6 +93,11 @@ impl DType {
     /// Whether activations are rounded to int8 before they meet weights of this type.
     pub const fn is_integer(self) -> bool {
         self.block_len() > 1
+    }
+
+    /// Whether no file has it like this: it is made of what checkpoints store in several tensors.
+    pub const fn is_arranged(self) -> bool {
+        matches!(self, DType::F8E4M3 | DType::Int4)
     }
 
     /// Whether every value stands alone, with no scale beside it.

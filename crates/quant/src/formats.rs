@@ -11,6 +11,7 @@
 
 mod e4m3;
 mod float;
+mod int4;
 mod iq;
 mod k;
 mod legacy;
@@ -20,6 +21,7 @@ mod ternary;
 pub(crate) use e4m3::row_bytes as e4m3_row_bytes;
 pub use e4m3::{E4M3_GROUP, F8E4M3, e4m3_to_f32};
 pub use float::{BF16, F16, F32};
+pub use int4::Int4;
 pub use iq::{Iq4Nl, Iq4Xs};
 pub use k::{Q2K, Q3K, Q4K, Q5K, Q6K};
 pub use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
@@ -47,7 +49,7 @@ pub struct Block32 {
     pub halves: [i32; 2],
     /// Integer factors of the first and second half's `min` (both 1 except in Q2_K).
     pub min_halves: [i32; 2],
-    /// Float factor. A power of two or a product of an f16 and at most six bits, so it is exact.
+    /// Float factor. A power of two, a bf16, or a product of an f16 and at most six bits, so it is exact.
     pub scale: f32,
     /// Float offset, subtracted; exact for the same reason.
     pub min: f32,
@@ -226,6 +228,7 @@ macro_rules! with_int_format {
             $crate::DType::Iq4Nl => $f::<$crate::formats::Iq4Nl>($($arg),*),
             $crate::DType::Iq4Xs => $f::<$crate::formats::Iq4Xs>($($arg),*),
             $crate::DType::Mxfp4 => $f::<$crate::formats::Mxfp4>($($arg),*),
+            $crate::DType::Int4 => $f::<$crate::formats::Int4>($($arg),*),
             $crate::DType::Tq1_0 => $f::<$crate::formats::Tq1_0>($($arg),*),
             $crate::DType::Tq2_0 => $f::<$crate::formats::Tq2_0>($($arg),*),
             $crate::DType::F32 | $crate::DType::F16 | $crate::DType::BF16 | $crate::DType::F8E4M3 => {

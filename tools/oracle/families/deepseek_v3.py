@@ -1,7 +1,7 @@
-"""deepseek_v3: latent attention, sigmoid router with groups and correction bias; FP8 as published."""
+"""deepseek_v3: latent attention, sigmoid router with groups and correction bias; FP8 and INT4 as published."""
 import torch
 
-from families import _fp8, _mla
+from families import _fp8, _int4, _mla
 from make_families import Fixture
 
 ARCH = "deepseek2"
@@ -31,6 +31,12 @@ def with_draft(cfg, tensors):
     return cfg, out
 
 
+def kimi(cfg, tensors):
+    """Kimi-K2-Thinking's name for the model, which transformers does not know."""
+    cfg, out = _int4.disk(cfg, tensors)
+    return cfg | {"model_type": "kimi_k2"}, out
+
+
 FIXTURES = {
     # yarn with both mscales, 4 groups of 2 experts of which 2 groups, 1 dense layer of 3
     "deepseek_v3-a": Fixture(seed=10, config=BASE | dict(
@@ -50,4 +56,11 @@ FIXTURES = {
         num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8, n_routed_experts=4,
         num_experts_per_tok=2, n_group=2, topk_group=1, routed_scaling_factor=2.5, vocab_size=48, max_position_embeddings=512, rope_theta=10000,
         rope_scaling=None, num_nextn_predict_layers=0, eos_token_id=47)),
+    # Kimi-K2-Thinking: routed experts in INT4, yarn whose two borders fall together; safetensors only
+    "deepseek_v3-int4": Fixture(seed=53, gguf=False, rounded=_int4.rounded, disk=kimi, config=BASE | dict(
+        hidden_size=64, intermediate_size=24, moe_intermediate_size=32, num_hidden_layers=2, first_k_dense_replace=1, num_attention_heads=2,
+        num_key_value_heads=2, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=16, v_head_dim=12, n_routed_experts=6,
+        num_experts_per_tok=2, n_group=1, topk_group=1, routed_scaling_factor=2.827, vocab_size=48, max_position_embeddings=2048,
+        rope_theta=50000.0, rope_scaling=_mla.YARN | {"factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+        num_nextn_predict_layers=0, eos_token_id=47)),
 }

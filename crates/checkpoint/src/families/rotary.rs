@@ -239,7 +239,9 @@ fn scaling_from_gguf(c: &GgufConfig<'_>) -> Result<RopeScaling, OpenError> {
             let Some(original_context) = original.or(context.map(|n| n / factor)) else {
                 return Err(c.wrong("rope.scaling.original_context_length", "a positive number"));
             };
-            let attention_factor = yarn_mscale(factor, 1.0);
+            let given = number("rope.scaling.yarn_attn_factor")?;
+            let attention_factor = given.unwrap_or_else(|| yarn_mscale(factor, 1.0))
+                * number("rope.scaling.attn_factor")?.unwrap_or(1.0);
             Ok(RopeScaling::Yarn {
                 factor,
                 beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(BETA_FAST),

@@ -209,6 +209,20 @@ fn stacked_experts_are_cut_where_single_ones_are() {
 }
 
 #[test]
+fn stacked_int4_experts_are_refused() {
+    let config = r#"{"quant_method":"compressed-tensors","format":"pack-quantized",
+        "config_groups":{"a":{"weights":{"num_bits":4,"group_size":32}}}}"#;
+    for (name, rows) in [("gate_up_proj", 64), ("down_proj", 32)] {
+        let name = format!("model.layers.0.mlp.experts.{name}");
+        let hf = tiny_hf().key("quantization_config", config).weights(|w| {
+            let w = w.tensor(&format!("{name}_packed"), "I32", &[2, rows, 4], vec![0; rows as usize * 32]);
+            w.tensor(&format!("{name}_scale"), "BF16", &[2, rows, 1], vec![0; rows as usize * 4])
+        });
+        check_hf(&name, hf, &[&name, "INT4 weights in one tensor for each expert"]);
+    }
+}
+
+#[test]
 fn shards() {
     let same = |index: String| index;
     let whole = open_case(&tiny_hf().case()).0.unwrap().parameters();

@@ -94,8 +94,10 @@ fn piece(layer: &ExpertLayer, number: usize) -> (String, String, Vec<usize>) {
                 }
                 (p, None)
             }
-            Source::Rows { piece, .. } | Source::Transposed { piece, .. } => (piece, None),
-            Source::Mxfp4 { piece, .. } | Source::Fp8 { piece, .. } => (piece, Some(piece + 1)),
+            Source::Transposed { piece, .. } => (piece, None),
+            Source::Mxfp4 { piece, .. } | Source::Int4 { piece } | Source::Fp8 { piece, .. } => {
+                (piece, Some(piece + 1))
+            }
         };
         if first == number {
             whats.push((*what).to_string());
