@@ -203,7 +203,7 @@ fn score_chunks(
     Ok(chunks)
 }
 
-/// −log softmax(row)[token], in f64 so that long sums keep their digits; infinite for a token that is no column.
+/// `−log softmax(row)[token]`, in f64 so that long sums keep their digits; infinite for a token that is no column.
 fn negative_log_likelihood(row: &[f32], token: u32) -> f64 {
     let max = f64::from(row.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v)));
     let sum: f64 = row.iter().map(|v| (f64::from(*v) - max).exp()).sum();
