@@ -7,7 +7,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -40,11 +39,11 @@ class Engines:
     def path(self, *names):
         return os.path.join(self.args.work, *names)
 
-    def score(self, model, text=None, chunks=None, more=(), ids=None):
+    def score(self, model, text=None, chunks=None, more=(), ids=None, chunk=CHUNK):
         """`calypte score` in chunks, as JSON."""
         source = ["--text-file", text] if text else ["--ids-file", ids]
         count = ["--chunks", str(chunks)] if chunks else []
-        return self._json(["score", model, *source, "--chunk", str(CHUNK), *count, *more])
+        return self._json(["score", model, *source, "--chunk", str(chunk), *count, *more])
 
     def run(self, model, ids, tokens, more=()):
         """Greedy `calypte run` from token ids: the ids generated."""
@@ -68,10 +67,10 @@ class Engines:
             raise RuntimeError(f"{' '.join(line)}: exit code {r.returncode}\n{(r.stdout + r.stderr)[-1500:]}")
         return r.stdout + r.stderr
 
-    def llama_perplexity(self, model, text, chunks, more=EXACT):
+    def llama_perplexity(self, model, text, chunks, more=EXACT, chunk=CHUNK):
         """(perplexity, its standard error, running perplexity after each chunk)."""
         # As many tokens in a batch as in a chunk: the result is the same, the working memory far smaller.
-        out = self.llama("llama-perplexity", "-m", model, "-f", text, "-c", CHUNK, "-b", CHUNK, "--chunks", chunks,
+        out = self.llama("llama-perplexity", "-m", model, "-f", text, "-c", chunk, "-b", chunk, "--chunks", chunks,
                          "-t", self.args.threads, "--no-warmup", *more)
         final = re.search(r"Final estimate: PPL = ([0-9.]+) \+/- ([0-9.]+)", out)
         if not final:
@@ -112,9 +111,3 @@ class Report:
 
 def ratio(ours, theirs):
     return f"{ours / theirs:.6f}"
-
-
-def copy(src, dst):
-    """A private copy, to change bytes in."""
-    shutil.copyfile(src, dst)
-    return dst

@@ -3,7 +3,7 @@
     python llama_greedy.py MODEL N THREADS ID,ID,...        # the last line of output is JSON
 
 With f32 keys and values, no flash attention, no repacking. `ids`: the greedy tokens; `margins`: by how much, in nats, llama.cpp
-preferred each to the second.
+preferred each to the second; null where it does not say, which is where a token ends within a character.
 """
 import json
 import os
@@ -32,12 +32,19 @@ def main(model, tokens, threads, prompt):
     p.cpuparams.n_threads = int(threads)
     ids = [int(i) for i in prompt.split(",")]
     request = {"prompt": ids, "n_predict": int(tokens), "temperature": 0, "top_k": 1, "samplers": ["top_k"], "n_probs": 2,
-               "ignore_eos": True, "cache_prompt": False}
+               "ignore_eos": True, "cache_prompt": False, "return_tokens": True, "verbose": True}
     out = x.Server(p).handle_completions(request)
     out = out if isinstance(out, dict) else json.loads(out)
-    steps = out["choices"][0]["logprobs"]["content"]
-    margins = [s["top_logprobs"][0]["logprob"] - s["top_logprobs"][1]["logprob"] for s in steps]
-    print("\n" + json.dumps({"ids": [s["id"] for s in steps], "margins": margins}), flush=True)
+    ids, steps = out["__verbose"]["tokens"], iter(out["choices"][0]["logprobs"]["content"])
+    margins, step = [], next(steps, None)
+    for token in ids:       # the probabilities lack some tokens but are in order
+        if step and step["id"] == token:
+            first, second = (t["logprob"] for t in step["top_logprobs"])
+            margins.append(first - second)
+            step = next(steps, None)
+        else:
+            margins.append(None)
+    print("\n" + json.dumps({"ids": ids, "margins": margins}), flush=True)
     os._exit(0)             # the server's threads would keep the process
 
 

@@ -21,7 +21,7 @@ import llama_greedy
 MODELS = [
     ("qwen3moe Q4_K", "--arch qwen3moe --shape mini --layers 3 --experts 8 --used 2 --embd 512 --quant q4_k"),
     ("qwen3moe Q4_K + Q6_K", "--arch qwen3moe --shape mini --layers 3 --experts 8 --used 3 --embd 512 --quant q4_k --mix --seed 2"),
-    ("olmoe Q4_0", "--arch olmoe --shape olmoe-7b --layers 2 --experts 8 --used 4 --embd 512 --ff 256 --quant q4_0"),
+    ("olmoe Q4_0", "--arch olmoe --shape olmoe-7b --layers 2 --experts 8 --used 4 --ff 256 --quant q4_0"),
     ("glm-dsa Q4_K", "--arch glm-dsa --shape glm-mini --layers 5 --experts 8 --used 2 --embd 512 --ff 256 --quant q4_k"),
 ]
 SPARSE = {"glm-dsa.attention.indexer.top_k": 64}
@@ -46,7 +46,7 @@ def compare(e, a, report, name, path, text, wide):
     report.bound(f"{name}: perplexity within {limit:.1%} of llama.cpp", off <= limit, f"{off:.2e}")
     fork = next((i for i, (x, y) in enumerate(zip(want["ids"], ids)) if x != y), None)
     same = TOKENS if fork is None else fork
-    margin = "" if fork is None else f"{want['margins'][fork]:.4f}"
+    margin = "" if fork is None else "unknown" if want["margins"][fork] is None else f"{want['margins'][fork]:.4f}"
     if wide:
         report.bound(f"{name}: {TOKENS} greedy ids", fork is None, f"{same} the same" + (f", margin {margin}" if margin else ""))
     return (name, f"{ours:.3f}", f"{theirs:.3f}", common.ratio(ours, theirs), f"{same}/{TOKENS}", margin)

@@ -55,8 +55,8 @@ def greedy(model, prompt, tokens):
     """(ids, the logits that chose each)."""
     out, rows, cache, given = [], [], None, prompt
     for _ in range(tokens):
-        r = model(torch.tensor([given]), past_key_values=cache, use_cache=True)
+        r = model(torch.tensor([given]), **({} if cache is None else {"cache": cache}), use_cache=True)
         rows.append(r.logits[0, -1].numpy().copy())
         out.append(int(rows[-1].argmax()))
-        cache, given = r.past_key_values, out[-1:]
+        cache, given = r.cache, out[-1:]
     return out, rows
