@@ -296,6 +296,8 @@ pub struct Catalog {
     pub experts: Vec<ExpertLayer>,
     /// Tensors in the file that no role claims (buffers such as `rotary_emb.inv_freq`), by name.
     pub unclaimed: Vec<Tensor>,
+    /// Weight files beside the model's that are not part of it, by name.
+    pub ignored: Vec<String>,
     /// Where the tokenizer comes from.
     pub tokenizer: TokenizerSource,
     /// SHA-256 over names, types, shapes and extents: what learned usage is bound to.

@@ -61,6 +61,7 @@ pub(crate) fn describe(source: &Path, files: Vec<WeightFile>, gguf: Gguf) -> Res
         tensors: census.tensors,
         experts: census.experts,
         unclaimed: census.unclaimed,
+        ignored: Vec::new(),
         tokenizer,
         fingerprint,
     })

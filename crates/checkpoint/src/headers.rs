@@ -4,20 +4,18 @@
 use std::path::{Path, PathBuf};
 
 use calypte_disk::{Extent, FileId};
-use serde_json::Value as Json;
 
 use crate::catalog::WeightFile;
 use crate::error::{MissingShard, OpenError, quote};
 use crate::gguf::Gguf;
 use crate::gguf_split::{self, file_name};
 use crate::gguf_value::Value;
+use crate::hf;
 use crate::hf_config::HfConfig;
 use crate::layout::check_extents;
-use crate::limits::CONFIG_BYTES_MAX;
 use crate::open::{Target, file_names, siblings, target};
 use crate::safetensors;
 use crate::stored::Stored;
-use crate::{hf, json};
 
 /// The headers of the files that are there.
 #[derive(Debug)]
@@ -110,16 +108,6 @@ pub fn headers(path: &Path) -> Result<Headers, OpenError> {
             }
             (false, false) => Err(error),
         },
-    }
-}
-
-/// Weight files beside those of the model at `path` that are not part of it.
-pub fn ignored_files(path: &Path) -> Vec<String> {
-    match target(path) {
-        Ok(Target::HuggingFace { dir, names }) => {
-            hf::shards(&dir, &names).map(|s| s.ignored).unwrap_or_default()
-        }
-        _ => Vec::new(),
     }
 }
 
@@ -237,16 +225,12 @@ fn describe_config(out: &mut Headers, dir: &Path, names: &[String]) {
         return;
     }
     let path = dir.join(hf::CONFIG);
-    let bytes = json::read_file(&path, CONFIG_BYTES_MAX, "JSON");
-    match bytes.and_then(|b| Ok((HfConfig::from_bytes(&path, &b)?, b))) {
-        Ok((config, bytes)) => {
+    match HfConfig::read(&path) {
+        Ok(config) => {
             let classes = config.texts_opt("architectures").ok().flatten().unwrap_or_default();
             let kind = config.text_opt("model_type").ok().flatten().or(classes.first().copied());
             out.architecture = kind.map(quote);
-            // Parsed again as it stands, since a configuration gives its values by name only.
-            if let Ok(Json::Object(values)) = serde_json::from_slice(&bytes) {
-                out.metadata = values.iter().map(|(k, v)| (quote(k), quote(&v.to_string()))).collect();
-            }
+            out.metadata = config.entries().map(|(k, v)| (quote(k), quote(&v.to_string()))).collect();
         }
         Err(error) => out.problems.push(error),
     }

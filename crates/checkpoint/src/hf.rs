@@ -39,7 +39,7 @@ pub(crate) fn open(dir: &Path, names: &[String]) -> Result<Catalog, OpenError> {
     let (family, mut arch) = describe(&config, generation.as_ref())?;
     // A family that ties by default does so even where a file carries an output matrix.
     let tied = config.bool_opt("tie_word_embeddings")?.or(arch.tied_embeddings.then_some(true));
-    let (files, stored) = read_weights(dir, names)?;
+    let Weights { files, tensors: stored, ignored } = read_weights(dir, names)?;
     let file_of = |t: &Stored| files.get(t.extent.file.0 as usize).map_or(dir, |f| f.path.as_path());
     let skip = |name: &str| family.hf_names.meaning(name) == Meaning::Buffer;
     let Joined { tensors, unused } = packed::join(dir, &config, stored, file_of, skip)?;
@@ -55,6 +55,7 @@ pub(crate) fn open(dir: &Path, names: &[String]) -> Result<Catalog, OpenError> {
         tensors: census.tensors,
         experts: census.experts,
         unclaimed: census.unclaimed,
+        ignored,
         tokenizer: tokenizer(dir, names)?,
         fingerprint,
     })
@@ -131,8 +132,14 @@ pub(crate) fn shards(dir: &Path, names: &[String]) -> Result<Shards, OpenError> 
     Ok(out)
 }
 
-/// The weight files and their tensors.
-fn read_weights(dir: &Path, names: &[String]) -> Result<(Vec<WeightFile>, Vec<Stored>), OpenError> {
+/// The weight files, their tensors, and weight files that are none of the model's.
+struct Weights {
+    files: Vec<WeightFile>,
+    tensors: Vec<Stored>,
+    ignored: Vec<String>,
+}
+
+fn read_weights(dir: &Path, names: &[String]) -> Result<Weights, OpenError> {
     let shards = shards(dir, names)?;
     if !shards.missing.is_empty() {
         let Shards { source: path, present, missing, .. } = shards;
@@ -146,7 +153,7 @@ fn read_weights(dir: &Path, names: &[String]) -> Result<(Vec<WeightFile>, Vec<St
         tensors.extend(found);
     }
     check_placement(dir, &shards.present, &shards.weight_map, &tensors)?;
-    Ok((files, tensors))
+    Ok(Weights { files, tensors, ignored: shards.ignored })
 }
 
 fn read_index(path: &Path) -> Result<Vec<(String, String)>, OpenError> {

@@ -36,6 +36,11 @@ impl HfConfig {
         self.values.contains_key(key)
     }
 
+    /// All keys and values.
+    pub fn entries(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.values.iter()
+    }
+
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.values.get(key).filter(|v| !v.is_null())
     }

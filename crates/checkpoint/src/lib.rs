@@ -44,6 +44,6 @@ pub use error::{MissingShard, OpenError};
 pub use expert_layer::{ExpertLayer, ExpertMatrix, Source};
 pub use families::{FamilyNames, supported_families};
 pub use gguf_catalog::gguf_tokenizer;
-pub use headers::{HeaderTensor, Headers, headers, ignored_files};
+pub use headers::{HeaderTensor, Headers, headers};
 pub use open::{open, open_files};
 pub use parameters::Parameters;

@@ -193,6 +193,16 @@ fn bytes(catalog: &Catalog, extent: Extent) -> Vec<u8> {
 }
 
 #[test]
+fn weight_files_beside_the_model_are_named() {
+    let sharded = open(&fixture("mixtral-a")).unwrap();
+    assert_eq!(
+        (sharded.files.len(), sharded.ignored.as_slice()),
+        (2, &["expected.safetensors".to_owned()][..])
+    );
+    assert!(open(&fixture("mixtral-a/model.gguf")).unwrap().ignored.is_empty());
+}
+
+#[test]
 fn active_parameters_are_what_a_token_meets() {
     // Counted by hand: everything but the embedding, two experts of four in layers 1 and 3.
     let c = open(&fixture("qwen3_moe-b")).unwrap();

@@ -18,10 +18,7 @@ use crate::output::{Out, grouped, table};
 pub fn inspect(args: &InspectArgs) -> Result<(), Failure> {
     let path = or_bundled(args.model.as_deref())?;
     let problem = match checkpoint::open(&path) {
-        Ok(catalog) => {
-            let ignored = checkpoint::ignored_files(&path);
-            return model::report(&catalog, &ignored).print(args);
-        }
+        Ok(catalog) => return model::report(&catalog).print(args),
         Err(problem) => problem,
     };
     if let Ok(found) = checkpoint::headers(&path) {

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use calypte_engine::score::Scoring;
+use calypte_engine::score::{Scoring, negative_log_likelihood};
 use calypte_engine::{Engine, EngineError, ErrorKind};
 use serde_json::{Value, json};
 
@@ -203,14 +203,6 @@ fn score_chunks(
     Ok(chunks)
 }
 
-/// `−log softmax(row)[token]`, in f64 so that long sums keep their digits; infinite for a token that is no column.
-fn negative_log_likelihood(row: &[f32], token: u32) -> f64 {
-    let max = f64::from(row.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v)));
-    let sum: f64 = row.iter().map(|v| (f64::from(*v) - max).exp()).sum();
-    let logit = row.get(token as usize).map_or(f64::NEG_INFINITY, |v| f64::from(*v));
-    sum.ln() + max - logit
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,20 +220,6 @@ mod tests {
             let mut ids: Vec<u32> = (0..count).collect();
             let done = cut(&mut ids, some(chunk), most.map(some), bos);
             assert_eq!(done.is_ok().then_some(ids), want, "{count} {chunk} {most:?} {bos:?}");
-        }
-    }
-
-    #[test]
-    fn likelihoods_are_those_of_the_softmax() {
-        let ln = |v: f32| v.ln();
-        let cases = [
-            (vec![ln(1.0), ln(3.0)], 1, 0.75),
-            (vec![5.0; 4], 2, 0.25),
-            (vec![1000.0, 0.0], 0, 1.0),
-            (vec![1.0], 1, 0.0),
-        ];
-        for (row, token, p) in cases {
-            assert!(((-negative_log_likelihood(&row, token)).exp() - p).abs() < 1e-6, "{row:?} {token}");
         }
     }
 }

@@ -48,7 +48,7 @@ impl Engine {
                 sink(row);
                 argmax.push(ops::argmax(row) as u32);
                 if let Some(next) = ids.get(position + 1) {
-                    total += negative_log_likelihood(row, *next as usize);
+                    total += negative_log_likelihood(row, *next);
                 }
             };
             self.advance_all(&mut session, chunk, &mut row, observer, cancelled)?;
@@ -65,11 +65,12 @@ impl Engine {
     }
 }
 
-/// −log softmax(row)[token], in f64 so that long sums keep their digits.
-fn negative_log_likelihood(row: &[f32], token: usize) -> f64 {
+/// `−log softmax(row)[token]` in nats, in f64 so that long sums keep their digits; infinite for a token that is no column.
+pub fn negative_log_likelihood(row: &[f32], token: u32) -> f64 {
     let max = row.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v)) as f64;
     let sum: f64 = row.iter().map(|v| libm::exp(*v as f64 - max)).sum();
-    libm::log(sum) + max - row[token] as f64
+    let logit = row.get(token as usize).map_or(f64::NEG_INFINITY, |v| *v as f64);
+    libm::log(sum) + max - logit
 }
 
 #[cfg(test)]
@@ -84,5 +85,6 @@ mod tests {
         {
             assert!((negative_log_likelihood(row, token) + libm::log(p)).abs() < 1e-6);
         }
+        assert_eq!(negative_log_likelihood(&[1.0], 1), f64::INFINITY, "no column, no chance");
     }
 }

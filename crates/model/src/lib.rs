@@ -1,6 +1,7 @@
 //! Transformer models composed from a catalogue.
 //!
-//! What lives here: the blocks (attention kinds, the DSA indexer, gates, the mixture, MLPs), each in one file, and
+//! What lives here: the blocks (attention kinds, the DSA indexer, the short convolution, gates, the mixture, MLPs), each in one
+//! file, how stored weights become what the arithmetic reads (`arrange`), and
 //! [`Model`], which strings them together as the catalogue's [`Arch`](calypte_checkpoint::Arch) describes. There is no
 //! code per family here: a family is a description, filled in by `checkpoint`.
 //!

@@ -175,6 +175,16 @@ fn nibbles(bytes: &[u8]) -> [i8; BLOCK] {
     q
 }
 
+/// [`nibbles`] less 8.
+#[inline(always)]
+fn nibbles_around_zero(bytes: &[u8]) -> [i8; BLOCK] {
+    let mut q = nibbles(bytes);
+    for n in &mut q {
+        *n -= 8;
+    }
+    q
+}
+
 /// The integers that 32 codes below [`CODES`] stand for.
 #[inline(always)]
 fn look_up(codebook: &[i8; CODES], codes: &[i8; BLOCK]) -> [i8; BLOCK] {

@@ -3,7 +3,7 @@
 use crate::arch::{Activation, Arch, Attention, Ffn, Gqa, Norms, RopeLayout, Scales, View};
 use crate::error::OpenError;
 
-use super::rotary::{RopeDefaults, full_views, rope_from_gguf, rope_from_hf, views_from_gguf};
+use super::rotary::{RopeDefaults, rope_from_gguf, rope_from_hf, views_from_gguf};
 use crate::gguf_config::GgufConfig;
 use crate::gguf_value::{List, Value};
 use crate::hf_config::HfConfig;
@@ -42,7 +42,7 @@ pub(super) fn base_from_hf(c: &HfConfig, family: &'static str, d: &HfDefaults) -
         context_max: c.number_opt("max_position_embeddings", 0, CONTEXT_MAX)?.unwrap_or(d.context),
         attention: Attention::Gqa(Gqa::plain(1, 1, 2)),
         ropes: Vec::new(),
-        views: full_views(layers),
+        views: vec![View::FULL; layers],
         dsa: None,
         short_conv: None,
         ffn: Vec::new(),
@@ -139,7 +139,7 @@ pub(super) fn base_from_gguf(c: &GgufConfig<'_>, family: &'static str) -> Result
         context_max: c.number_opt("context_length", 0, CONTEXT_MAX)?.unwrap_or(0),
         attention: Attention::Gqa(Gqa::plain(1, 1, 2)),
         ropes: Vec::new(),
-        views: full_views(layers),
+        views: vec![View::FULL; layers],
         dsa: None,
         short_conv: None,
         ffn: Vec::new(),

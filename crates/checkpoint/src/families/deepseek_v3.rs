@@ -15,7 +15,7 @@ use crate::gguf_config::GgufConfig;
 use crate::hf_config::HfConfig;
 
 const NAME: &str = "deepseek_v3";
-const DEFAULTS: HfDefaults = HfDefaults {
+pub(super) const DEFAULTS: HfDefaults = HfDefaults {
     vocab: 129_280,
     hidden: 7168,
     layers: 61,
@@ -27,8 +27,9 @@ const DEFAULTS: HfDefaults = HfDefaults {
     rope: RopeDefaults { theta: 10_000.0, partial: 1.0, layout: RopeLayout::Interleaved },
     tied: false,
 };
-const WIDTHS: MlaDefaults = MlaDefaults { q_lora: 1536, kv_lora: 512, nope: 128, rope: 64, v: 128 };
-const MIXTURE: NoauxDefaults = NoauxDefaults {
+pub(super) const WIDTHS: MlaDefaults =
+    MlaDefaults { q_lora: 1536, kv_lora: 512, nope: 128, rope: 64, v: 128 };
+pub(super) const MIXTURE: NoauxDefaults = NoauxDefaults {
     dense_width: 18_432,
     dense_layers: 3,
     experts: 256,

@@ -1,13 +1,11 @@
 //! DeepSeek-V3.2: V3 with sparse attention; its indexer rotates half-split pairs where the attention rotates neighbours.
 
 use super::Family;
-use super::common::{HfDefaults, mtp_from_hf};
-use super::latent::{
-    DsaDefaults, MlaDefaults, dsa_from_gguf, dsa_from_hf, mla_from_gguf, mla_from_hf, stored_indexer,
-};
+use super::common::mtp_from_hf;
+use super::deepseek_v3::{DEFAULTS, MIXTURE, WIDTHS};
+use super::latent::{DsaDefaults, dsa_from_gguf, dsa_from_hf, mla_from_gguf, mla_from_hf, stored_indexer};
 use super::names::Names;
-use super::noaux::{NoauxDefaults, noaux_mixture_from_gguf, noaux_mixture_from_hf};
-use super::rotary::RopeDefaults;
+use super::noaux::{noaux_mixture_from_gguf, noaux_mixture_from_hf};
 use super::tables::{
     GGUF, GGUF_INDEXER, GGUF_MLA, GGUF_MLP, GGUF_MTP, GGUF_SHARED_MOE, HF, HF_DEEPSEEK_MOE, HF_INDEXER,
     HF_MLA, HF_MLP, HF_MTP,
@@ -18,30 +16,6 @@ use crate::gguf_config::GgufConfig;
 use crate::hf_config::HfConfig;
 
 const NAME: &str = "deepseek_v32";
-const DEFAULTS: HfDefaults = HfDefaults {
-    vocab: 129_280,
-    hidden: 7168,
-    layers: 61,
-    heads: 128,
-    kv_heads: None,
-    head_dim: None,
-    context: 163_840,
-    norm_eps: 1e-6,
-    rope: RopeDefaults { theta: 10_000.0, partial: 1.0, layout: RopeLayout::Interleaved },
-    tied: false,
-};
-const WIDTHS: MlaDefaults = MlaDefaults { q_lora: 1536, kv_lora: 512, nope: 128, rope: 64, v: 128 };
-const MIXTURE: NoauxDefaults = NoauxDefaults {
-    dense_width: 18_432,
-    dense_layers: 3,
-    experts: 256,
-    top_k: 8,
-    width: 2048,
-    shared: 1,
-    normalize: true,
-    scale: 2.5,
-    groups: (8, 4),
-};
 const INDEXER: DsaDefaults = DsaDefaults { heads: 64, head_dim: 128, topk: 2048 };
 
 pub(crate) static FAMILY: Family = Family {

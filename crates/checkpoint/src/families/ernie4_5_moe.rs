@@ -3,7 +3,7 @@
 
 use super::Family;
 use super::common::{HfDefaults, gqa_from_gguf, gqa_from_hf, with_gqa};
-use super::mixture::{experts_from_hf, moe_from_gguf, routed_layers_from_gguf};
+use super::mixture::{experts_from_hf, has_selection_bias, moe_from_gguf, routed_layers_from_gguf};
 use super::names::Names;
 use super::rotary::RopeDefaults;
 use super::tables::{
@@ -116,7 +116,7 @@ fn gate(min: f32, selection_bias: bool) -> Gate {
 fn from_gguf(c: &GgufConfig<'_>) -> Result<Arch, OpenError> {
     let mut arch = gqa_from_gguf(c, NAME, RopeLayout::Interleaved)?;
     arch.ffn = routed_layers_from_gguf(c, arch.layers)?;
-    let biased = c.has_tensor_ending(".exp_probs_b.bias") || c.has_tensor_ending(".exp_probs_b");
+    let biased = has_selection_bias(c);
     arch.moe = Some(moe_from_gguf(c, gate(NORM_MIN, biased))?);
     Ok(arch)
 }

@@ -2,16 +2,15 @@
 
 use super::Family;
 use super::common::{HfDefaults, gqa_from_gguf, gqa_from_hf, with_gqa};
-use super::mixture::{experts_from_hf, moe_from_gguf};
+use super::mixture::{RoutedDefaults, moe_from_gguf, routed_from_hf};
 use super::names::{Names, Part, Stack};
 use super::rotary::RopeDefaults;
 use super::tables::{GGUF, GGUF_GQA, GGUF_GQA_BIAS, GGUF_ROUTER, HF, HF_GQA, HF_GQA_BIAS};
-use crate::arch::{Arch, Ffn, Gate, GateScore, Moe, RopeLayout, Scales};
+use crate::arch::{Arch, Ffn, Gate, GateScore, RopeLayout, Scales};
 use crate::catalog::Role;
 use crate::error::OpenError;
 use crate::gguf_config::GgufConfig;
 use crate::hf_config::HfConfig;
-use crate::limits::{EXPERTS_MAX, WIDTH_MAX};
 
 const NAME: &str = "granitemoe";
 const DEFAULTS: HfDefaults = HfDefaults {
@@ -26,9 +25,7 @@ const DEFAULTS: HfDefaults = HfDefaults {
     rope: RopeDefaults { theta: 10_000.0, partial: 1.0, layout: RopeLayout::HalfSplit },
     tied: false,
 };
-const WIDTH_DEFAULT: usize = 11_008;
-const EXPERTS_DEFAULT: usize = 8;
-const TOP_K_DEFAULT: usize = 2;
+const ROUTED: RoutedDefaults = RoutedDefaults { experts: 8, top_k: 2, width: 11_008 };
 const GATE: Gate = Gate::plain(GateScore::SoftmaxOfChosen);
 
 pub(crate) static FAMILY: Family = Family {
@@ -72,12 +69,8 @@ fn from_hf(c: &HfConfig) -> Result<Arch, OpenError> {
         logit_softcap: None,
     };
     arch.ffn = vec![Ffn::Moe; arch.layers];
-    arch.moe = Some(Moe::routed(
-        experts_from_hf(c, &["num_local_experts", "num_experts"], EXPERTS_DEFAULT)?,
-        c.count_or("num_experts_per_tok", TOP_K_DEFAULT, EXPERTS_MAX)?,
-        c.count_or("intermediate_size", WIDTH_DEFAULT, WIDTH_MAX)?,
-        GATE,
-    ));
+    arch.moe =
+        Some(routed_from_hf(c, &["num_local_experts", "num_experts"], "intermediate_size", &ROUTED, GATE)?);
     Ok(arch)
 }
 

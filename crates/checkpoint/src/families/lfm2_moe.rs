@@ -3,16 +3,19 @@
 
 use super::Family;
 use super::common::{HfDefaults, gqa_from_gguf, gqa_from_hf, with_gqa};
-use super::mixture::{experts_from_hf, leading_dense, leading_dense_from_gguf, moe_from_gguf, weights_scale};
+use super::mixture::{
+    RoutedDefaults, has_selection_bias, leading_dense, leading_dense_from_gguf, moe_from_gguf,
+    routed_from_hf, weights_scale,
+};
 use super::names::{Names, Part};
 use super::rotary::RopeDefaults;
 use super::tables::{GGUF, GGUF_GQA, GGUF_LAYER, GGUF_MLP, GGUF_QK_NORM, GGUF_SHARED_MOE, HF};
-use crate::arch::{Arch, Ffn, Gate, GateNormalization, GateScore, Moe, QkNorm, RopeLayout, ShortConv};
+use crate::arch::{Arch, Ffn, Gate, GateNormalization, GateScore, QkNorm, RopeLayout, ShortConv};
 use crate::catalog::Role;
 use crate::error::OpenError;
 use crate::gguf_config::GgufConfig;
 use crate::hf_config::HfConfig;
-use crate::limits::{EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
+use crate::limits::{LAYERS_MAX, WIDTH_MAX};
 
 const NAME: &str = "lfm2_moe";
 const DEFAULTS: HfDefaults = HfDefaults {
@@ -27,10 +30,8 @@ const DEFAULTS: HfDefaults = HfDefaults {
     rope: RopeDefaults { theta: 1_000_000.0, partial: 1.0, layout: RopeLayout::HalfSplit },
     tied: true,
 };
+const ROUTED: RoutedDefaults = RoutedDefaults { experts: 32, top_k: 4, width: 1792 };
 const DENSE_WIDTH_DEFAULT: usize = 7168;
-const WIDTH_DEFAULT: usize = 1792;
-const EXPERTS_DEFAULT: usize = 32;
-const TOP_K_DEFAULT: usize = 4;
 const DENSE_LAYERS_DEFAULT: usize = 2;
 const CONV_LENGTH_DEFAULT: usize = 3;
 /// A convolution over more positions is a slip: the cache is what keeps them.
@@ -118,16 +119,17 @@ fn from_hf(c: &HfConfig) -> Result<Arch, OpenError> {
     let dense = Ffn::Dense { width: c.count_or("intermediate_size", DENSE_WIDTH_DEFAULT, WIDTH_MAX)? };
     let dense_layers = c.number_opt("num_dense_layers", 0, LAYERS_MAX)?.unwrap_or(DENSE_LAYERS_DEFAULT);
     arch.ffn = leading_dense(dense_layers, dense, arch.layers);
-    arch.moe = Some(Moe::routed(
-        experts_from_hf(c, &["num_experts", "num_local_experts"], EXPERTS_DEFAULT)?,
-        c.count_or("num_experts_per_tok", TOP_K_DEFAULT, EXPERTS_MAX)?,
-        c.count_or("moe_intermediate_size", WIDTH_DEFAULT, WIDTH_MAX)?,
+    arch.moe = Some(routed_from_hf(
+        c,
+        &["num_experts", "num_local_experts"],
+        "moe_intermediate_size",
+        &ROUTED,
         gate(
             c.bool_opt("use_expert_bias")?.unwrap_or(true),
             c.bool_opt("norm_topk_prob")?.unwrap_or(true),
             c.float_opt("routed_scaling_factor")?.unwrap_or(1.0) as f32,
         ),
-    ));
+    )?);
     Ok(arch)
 }
 
@@ -155,7 +157,7 @@ fn from_gguf(c: &GgufConfig<'_>) -> Result<Arch, OpenError> {
         layers: (0..arch.layers).map(is_conv).collect(),
     });
     arch.ffn = leading_dense_from_gguf(c, arch.layers)?;
-    let biased = c.has_tensor_ending(".exp_probs_b.bias") || c.has_tensor_ending(".exp_probs_b");
+    let biased = has_selection_bias(c);
     let gate = gate(biased, c.bool_or("expert_weights_norm", true)?, weights_scale(c)?);
     arch.moe = Some(moe_from_gguf(c, gate)?);
     Ok(arch)

@@ -3,18 +3,18 @@
 
 use super::Family;
 use super::common::{HfDefaults, gqa_from_gguf, gqa_from_hf, with_gqa};
-use super::mixture::{experts_from_hf, moe_from_gguf, weights_scale};
+use super::mixture::{RoutedDefaults, moe_from_gguf, routed_from_hf, weights_scale};
 use super::names::Names;
 use super::rotary::RopeDefaults;
 use super::tables::{
     GGUF, GGUF_GQA, GGUF_QK_NORM, GGUF_SHARED_MOE, HF, HF_GQA, HF_MIXTRAL_EXPERT, HF_QK_NORM,
 };
-use crate::arch::{Arch, Ffn, Gate, GateNormalization, GateScore, Moe, QkNorm, RopeLayout};
+use crate::arch::{Arch, Ffn, Gate, GateNormalization, GateScore, QkNorm, RopeLayout};
 use crate::catalog::Role;
 use crate::error::OpenError;
 use crate::gguf_config::GgufConfig;
 use crate::hf_config::HfConfig;
-use crate::limits::{EXPERTS_MAX, HEAD_DIM_MAX, WIDTH_MAX};
+use crate::limits::{HEAD_DIM_MAX, WIDTH_MAX};
 
 const NAME: &str = "minimax_m2";
 const DEFAULTS: HfDefaults = HfDefaults {
@@ -29,9 +29,7 @@ const DEFAULTS: HfDefaults = HfDefaults {
     rope: RopeDefaults { theta: 5_000_000.0, partial: 1.0, layout: RopeLayout::HalfSplit },
     tied: false,
 };
-const WIDTH_DEFAULT: usize = 1536;
-const EXPERTS_DEFAULT: usize = 256;
-const TOP_K_DEFAULT: usize = 8;
+const ROUTED: RoutedDefaults = RoutedDefaults { experts: 256, top_k: 8, width: 1536 };
 const GATE: Gate = Gate {
     selection_bias: true,
     normalization: GateNormalization::Sum { eps: 0.0 },
@@ -69,12 +67,8 @@ fn from_hf(c: &HfConfig) -> Result<Arch, OpenError> {
         rope.dims = dims;
     }
     arch.ffn = vec![Ffn::Moe; arch.layers];
-    arch.moe = Some(Moe::routed(
-        experts_from_hf(c, &["num_local_experts", "num_experts"], EXPERTS_DEFAULT)?,
-        c.count_or("num_experts_per_tok", TOP_K_DEFAULT, EXPERTS_MAX)?,
-        c.count_or("intermediate_size", WIDTH_DEFAULT, WIDTH_MAX)?,
-        GATE,
-    ));
+    arch.moe =
+        Some(routed_from_hf(c, &["num_local_experts", "num_experts"], "intermediate_size", &ROUTED, GATE)?);
     Ok(arch)
 }
 

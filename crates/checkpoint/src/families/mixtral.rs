@@ -2,16 +2,15 @@
 
 use super::Family;
 use super::common::{HfDefaults, gqa_from_gguf, gqa_from_hf, is_set};
-use super::mixture::{experts_from_hf, moe_from_gguf, weights_scale};
+use super::mixture::{RoutedDefaults, moe_from_gguf, routed_from_hf, weights_scale};
 use super::names::Names;
 use super::rotary::{RopeDefaults, windows_from_hf};
 use super::tables::{GGUF, GGUF_GQA, GGUF_GQA_BIAS, GGUF_ROUTER, HF, HF_GQA, HF_MIXTRAL_EXPERT};
-use crate::arch::{Arch, Ffn, Gate, GateNormalization, GateScore, Moe, RopeLayout};
+use crate::arch::{Arch, Ffn, Gate, GateNormalization, GateScore, RopeLayout};
 use crate::catalog::Role;
 use crate::error::OpenError;
 use crate::gguf_config::GgufConfig;
 use crate::hf_config::HfConfig;
-use crate::limits::{EXPERTS_MAX, WIDTH_MAX};
 
 const NAME: &str = "mixtral";
 const DEFAULTS: HfDefaults = HfDefaults {
@@ -26,9 +25,7 @@ const DEFAULTS: HfDefaults = HfDefaults {
     rope: RopeDefaults { theta: 1_000_000.0, partial: 1.0, layout: RopeLayout::HalfSplit },
     tied: false,
 };
-const WIDTH_DEFAULT: usize = 14_336;
-const EXPERTS_DEFAULT: usize = 8;
-const TOP_K_DEFAULT: usize = 2;
+const ROUTED: RoutedDefaults = RoutedDefaults { experts: 8, top_k: 2, width: 14_336 };
 const GATE: Gate =
     Gate { normalization: GateNormalization::Sum { eps: 0.0 }, ..Gate::plain(GateScore::Softmax) };
 
@@ -56,12 +53,8 @@ fn from_hf(c: &HfConfig) -> Result<Arch, OpenError> {
     let mut arch = gqa_from_hf(c, NAME, &DEFAULTS)?;
     windows_from_hf(c, &mut arch, None, |_| true)?;
     arch.ffn = vec![Ffn::Moe; arch.layers];
-    arch.moe = Some(Moe::routed(
-        experts_from_hf(c, &["num_local_experts", "num_experts"], EXPERTS_DEFAULT)?,
-        c.count_or("num_experts_per_tok", TOP_K_DEFAULT, EXPERTS_MAX)?,
-        c.count_or("intermediate_size", WIDTH_DEFAULT, WIDTH_MAX)?,
-        GATE,
-    ));
+    arch.moe =
+        Some(routed_from_hf(c, &["num_local_experts", "num_experts"], "intermediate_size", &ROUTED, GATE)?);
     Ok(arch)
 }
 

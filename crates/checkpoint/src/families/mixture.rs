@@ -94,6 +94,35 @@ pub(super) fn softmax_gate(normalize: bool, scale: f32) -> Gate {
     Gate { normalization, scale, ..Gate::plain(GateScore::Softmax) }
 }
 
+/// Whether a GGUF file has a bias for the selection of experts; older ones spell it without its ending.
+pub(super) fn has_selection_bias(c: &GgufConfig<'_>) -> bool {
+    c.has_tensor_ending(".exp_probs_b.bias") || c.has_tensor_ending(".exp_probs_b")
+}
+
+/// Routed experts as most families configure them: their number under the first of `experts_keys` that is there, their
+/// width under `width_key`.
+pub(super) fn routed_from_hf(
+    c: &HfConfig,
+    experts_keys: &[&str],
+    width_key: &str,
+    d: &RoutedDefaults,
+    gate: Gate,
+) -> Result<Moe, OpenError> {
+    Ok(Moe::routed(
+        experts_from_hf(c, experts_keys, d.experts)?,
+        c.count_or("num_experts_per_tok", d.top_k, EXPERTS_MAX)?,
+        c.count_or(width_key, d.width, WIDTH_MAX)?,
+        gate,
+    ))
+}
+
+/// What transformers assumes of routed experts when `config.json` does not say.
+pub(super) struct RoutedDefaults {
+    pub experts: usize,
+    pub top_k: usize,
+    pub width: usize,
+}
+
 /// What the weights of the chosen experts are multiplied by; writers use 0 for "unset".
 pub(super) fn weights_scale(c: &GgufConfig<'_>) -> Result<f32, OpenError> {
     Ok(c.float_opt("expert_weights_scale")?.filter(|&s| s != 0.0).unwrap_or(1.0) as f32)

@@ -3,7 +3,8 @@
 
 use super::common::is_set;
 use super::mixture::{
-    groups, groups_from_gguf, leading_dense, leading_dense_from_gguf, moe_from_gguf, weights_scale,
+    groups, groups_from_gguf, has_selection_bias, leading_dense, leading_dense_from_gguf, moe_from_gguf,
+    weights_scale,
 };
 use crate::arch::{Arch, Ffn, Gate, GateGroups, GateNormalization, GateScore, GroupWorth, Moe};
 use crate::error::OpenError;
@@ -105,7 +106,7 @@ fn layers_from_hf(c: &HfConfig, arch: &Arch, d: &NoauxDefaults) -> Result<Vec<Ff
 pub(super) fn is_noaux_gguf(c: &GgufConfig<'_>) -> Result<bool, OpenError> {
     match c.number_opt("expert_gating_func", 0, usize::MAX)?.filter(|&f| f != 0) {
         Some(f) => Ok(f == GGUF_SIGMOID),
-        None => Ok(c.has_tensor_ending(".exp_probs_b.bias") || c.has_tensor_ending(".exp_probs_b")),
+        None => Ok(has_selection_bias(c)),
     }
 }
 

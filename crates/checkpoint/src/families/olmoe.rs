@@ -3,18 +3,17 @@
 
 use super::Family;
 use super::common::{HfDefaults, gqa_from_gguf, gqa_from_hf, with_gqa};
-use super::mixture::{experts_from_hf, moe_from_gguf, softmax_gate, weights_scale};
+use super::mixture::{RoutedDefaults, moe_from_gguf, routed_from_hf, softmax_gate, weights_scale};
 use super::names::Names;
 use super::rotary::RopeDefaults;
 use super::tables::{
     GGUF, GGUF_GQA, GGUF_GQA_BIAS, GGUF_QK_NORM, GGUF_ROUTER, HF, HF_GQA, HF_GQA_BIAS, HF_QK_NORM,
 };
-use crate::arch::{Arch, Ffn, Moe, QkNorm, RopeLayout};
+use crate::arch::{Arch, Ffn, QkNorm, RopeLayout};
 use crate::catalog::Role;
 use crate::error::OpenError;
 use crate::gguf_config::GgufConfig;
 use crate::hf_config::HfConfig;
-use crate::limits::{EXPERTS_MAX, WIDTH_MAX};
 
 const NAME: &str = "olmoe";
 const DEFAULTS: HfDefaults = HfDefaults {
@@ -29,9 +28,7 @@ const DEFAULTS: HfDefaults = HfDefaults {
     rope: RopeDefaults { theta: 10_000.0, partial: 1.0, layout: RopeLayout::HalfSplit },
     tied: false,
 };
-const WIDTH_DEFAULT: usize = 2048;
-const EXPERTS_DEFAULT: usize = 64;
-const TOP_K_DEFAULT: usize = 8;
+const ROUTED: RoutedDefaults = RoutedDefaults { experts: 64, top_k: 8, width: 2048 };
 
 pub(crate) static FAMILY: Family = Family {
     model_type: NAME,
@@ -51,12 +48,13 @@ fn from_hf(c: &HfConfig) -> Result<Arch, OpenError> {
     with_gqa(&mut arch, |a| (a.qk_norm, a.clip) = (Some(QkNorm::AllHeads), clip));
     arch.ffn = vec![Ffn::Moe; arch.layers];
     let normalize = c.bool_opt("norm_topk_prob")?.unwrap_or(false);
-    arch.moe = Some(Moe::routed(
-        experts_from_hf(c, &["num_experts", "num_local_experts"], EXPERTS_DEFAULT)?,
-        c.count_or("num_experts_per_tok", TOP_K_DEFAULT, EXPERTS_MAX)?,
-        c.count_or("intermediate_size", WIDTH_DEFAULT, WIDTH_MAX)?,
+    arch.moe = Some(routed_from_hf(
+        c,
+        &["num_experts", "num_local_experts"],
+        "intermediate_size",
+        &ROUTED,
         softmax_gate(normalize, 1.0),
-    ));
+    )?);
     Ok(arch)
 }
 

@@ -3,8 +3,8 @@
 use super::Family;
 use super::common::{HfDefaults, gqa_from_gguf, gqa_from_hf, with_gqa};
 use super::mixture::{
-    experts_from_hf, moe_from_gguf, routed_layers_from_gguf, softmax_gate, sparse_steps_from_hf,
-    weights_scale,
+    RoutedDefaults, moe_from_gguf, routed_from_hf, routed_layers_from_gguf, softmax_gate,
+    sparse_steps_from_hf, weights_scale,
 };
 use super::names::Names;
 use super::rotary::{QWEN_WINDOW_DEFAULT, RopeDefaults, windows_from_hf};
@@ -16,7 +16,7 @@ use crate::catalog::Role;
 use crate::error::OpenError;
 use crate::gguf_config::GgufConfig;
 use crate::hf_config::HfConfig;
-use crate::limits::{EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
+use crate::limits::{LAYERS_MAX, WIDTH_MAX};
 
 const NAME: &str = "qwen2_moe";
 const DEFAULTS: HfDefaults = HfDefaults {
@@ -31,11 +31,9 @@ const DEFAULTS: HfDefaults = HfDefaults {
     rope: RopeDefaults { theta: 10_000.0, partial: 1.0, layout: RopeLayout::HalfSplit },
     tied: false,
 };
+const ROUTED: RoutedDefaults = RoutedDefaults { experts: 60, top_k: 4, width: 1408 };
 const DENSE_WIDTH_DEFAULT: usize = 5632;
-const WIDTH_DEFAULT: usize = 1408;
 const SHARED_WIDTH_DEFAULT: usize = 5632;
-const EXPERTS_DEFAULT: usize = 60;
-const TOP_K_DEFAULT: usize = 4;
 const MAX_WINDOW_LAYERS_DEFAULT: usize = 28;
 
 const HF_MOE: &[(&str, Role)] = &[
@@ -77,12 +75,13 @@ fn from_hf(c: &HfConfig) -> Result<Arch, OpenError> {
     arch.moe = Some(Moe {
         shared_width: Some(c.count_or("shared_expert_intermediate_size", SHARED_WIDTH_DEFAULT, WIDTH_MAX)?),
         shared_gate: true,
-        ..Moe::routed(
-            experts_from_hf(c, &["num_experts", "num_local_experts"], EXPERTS_DEFAULT)?,
-            c.count_or("num_experts_per_tok", TOP_K_DEFAULT, EXPERTS_MAX)?,
-            c.count_or("moe_intermediate_size", WIDTH_DEFAULT, WIDTH_MAX)?,
+        ..routed_from_hf(
+            c,
+            &["num_experts", "num_local_experts"],
+            "moe_intermediate_size",
+            &ROUTED,
             softmax_gate(normalize, 1.0),
-        )
+        )?
     });
     Ok(arch)
 }

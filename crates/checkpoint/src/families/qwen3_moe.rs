@@ -4,8 +4,8 @@
 use super::Family;
 use super::common::{HfDefaults, gqa_from_gguf, gqa_from_hf, with_gqa};
 use super::mixture::{
-    experts_from_hf, moe_from_gguf, routed_layers_from_gguf, softmax_gate, sparse_steps_from_hf,
-    weights_scale,
+    RoutedDefaults, moe_from_gguf, routed_from_hf, routed_layers_from_gguf, softmax_gate,
+    sparse_steps_from_hf, weights_scale,
 };
 use super::names::Names;
 use super::rotary::{QWEN_WINDOW_DEFAULT, RopeDefaults, windows_from_hf};
@@ -13,12 +13,11 @@ use super::tables::{
     GGUF, GGUF_GQA, GGUF_GQA_BIAS, GGUF_MLP, GGUF_QK_NORM, GGUF_ROUTER, HF, HF_GQA, HF_GQA_BIAS, HF_MLP,
     HF_QK_NORM,
 };
-use crate::arch::{Arch, Moe, QkNorm, RopeLayout};
+use crate::arch::{Arch, QkNorm, RopeLayout};
 use crate::catalog::Role;
 use crate::error::OpenError;
 use crate::gguf_config::GgufConfig;
 use crate::hf_config::HfConfig;
-use crate::limits::{EXPERTS_MAX, WIDTH_MAX};
 
 const NAME: &str = "qwen3_moe";
 const DEFAULTS: HfDefaults = HfDefaults {
@@ -33,10 +32,8 @@ const DEFAULTS: HfDefaults = HfDefaults {
     rope: RopeDefaults { theta: 10_000.0, partial: 1.0, layout: RopeLayout::HalfSplit },
     tied: false,
 };
+const ROUTED: RoutedDefaults = RoutedDefaults { experts: 128, top_k: 8, width: 768 };
 const DENSE_WIDTH_DEFAULT: usize = 6144;
-const WIDTH_DEFAULT: usize = 768;
-const EXPERTS_DEFAULT: usize = 128;
-const TOP_K_DEFAULT: usize = 8;
 
 pub(crate) static FAMILY: Family = Family {
     model_type: NAME,
@@ -61,12 +58,13 @@ fn from_hf(c: &HfConfig) -> Result<Arch, OpenError> {
     }
     arch.ffn = sparse_steps_from_hf(c, arch.layers, DENSE_WIDTH_DEFAULT)?;
     let normalize = c.bool_opt("norm_topk_prob")?.unwrap_or(false);
-    arch.moe = Some(Moe::routed(
-        experts_from_hf(c, &["num_experts", "num_local_experts"], EXPERTS_DEFAULT)?,
-        c.count_or("num_experts_per_tok", TOP_K_DEFAULT, EXPERTS_MAX)?,
-        c.count_or("moe_intermediate_size", WIDTH_DEFAULT, WIDTH_MAX)?,
+    arch.moe = Some(routed_from_hf(
+        c,
+        &["num_experts", "num_local_experts"],
+        "moe_intermediate_size",
+        &ROUTED,
         softmax_gate(normalize, 1.0),
-    ));
+    )?);
     Ok(arch)
 }
 

@@ -1,6 +1,6 @@
 //! Rotary positions and windows as the two formats configure them.
 
-use crate::arch::{Arch, Rope, RopeLayout, RopeScaling, View};
+use crate::arch::{Arch, Rope, RopeLayout, RopeScaling};
 use crate::error::OpenError;
 use crate::gguf_config::GgufConfig;
 use crate::gguf_value::Value;
@@ -300,9 +300,4 @@ pub(super) fn views_from_gguf(
         }
     }
     Ok(())
-}
-
-/// Every layer sees everything by the first rotary embedding.
-pub(super) fn full_views(layers: usize) -> Vec<View> {
-    vec![View::FULL; layers]
 }

@@ -11,17 +11,17 @@ use crate::output::{grouped, hex, short, table};
 
 const PREDICTION: &str = "multi-token prediction";
 
-/// All that is known; `ignored` are weight files beside the model's.
-pub(super) fn report(catalog: &Catalog, ignored: &[String]) -> Report {
+/// All that is known.
+pub(super) fn report(catalog: &Catalog) -> Report {
     let tensors = list(catalog);
     let mut text = table(&facts(catalog));
     text.push_str(&files_section(&catalog.files));
     text.push_str(&sums_text(&tensors));
     let unclaimed = catalog.unclaimed.iter().map(|t| (t.name.clone(), t.dtype.name().to_string()));
     text.push_str(&section("Tensors that nothing uses", unclaimed));
-    let ignored_rows = ignored.iter().map(|name| (name.clone(), "not part of the model".to_string()));
-    text.push_str(&section("Other weight files beside it", ignored_rows));
-    let mut json = to_json(catalog, ignored);
+    let ignored = catalog.ignored.iter().map(|name| (name.clone(), "not part of the model".to_string()));
+    text.push_str(&section("Other weight files beside it", ignored));
+    let mut json = to_json(catalog);
     sums_json(&tensors, &mut json);
     Report { text, json, tensors }
 }
@@ -217,7 +217,7 @@ fn facts(catalog: &Catalog) -> Vec<(String, String)> {
     rows.into_iter().map(|(l, v)| (l.to_string(), v)).collect()
 }
 
-fn to_json(catalog: &Catalog, ignored: &[String]) -> Value {
+fn to_json(catalog: &Catalog) -> Value {
     let arch = &catalog.arch;
     let p = catalog.parameters();
     let (dense, moe, mtp) = census(arch);
@@ -229,7 +229,7 @@ fn to_json(catalog: &Catalog, ignored: &[String]) -> Value {
         "architecture": arch.family,
         "files": files_json(&catalog.files),
         "missing": [],
-        "ignored": ignored,
+        "ignored": catalog.ignored,
         "parameters_total": p.total,
         "parameters_active": p.active,
         "layers_dense": dense,

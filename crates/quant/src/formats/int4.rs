@@ -1,6 +1,6 @@
 //! INT4 as compressed-tensors' `pack-quantized` has it: integers around zero under a bf16 scale.
 
-use super::{BLOCK, Factors, IntFormat, bits_at, nibbles};
+use super::{BLOCK, Factors, IntFormat, bits_at, nibbles_around_zero};
 use crate::DType;
 
 /// `[d: bf16][16 bytes of nibbles]`, value `d·(n − 8)`.
@@ -20,11 +20,7 @@ impl IntFormat for Int4 {
 
     #[inline(always)]
     fn quants(row: &[u8], index: usize) -> [i8; BLOCK] {
-        let mut q = nibbles(&row[index * 18 + 2..index * 18 + 18]);
-        for n in &mut q {
-            *n -= 8;
-        }
-        q
+        nibbles_around_zero(&row[index * 18 + 2..index * 18 + 18])
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! The formats of 32 values with scales of their own: `Qn_0` is symmetric, `Qn_1` has a minimum.
 
-use super::{BLOCK, Factors, IntFormat, bits_at, nibbles};
+use super::{BLOCK, Factors, IntFormat, bits_at, nibbles, nibbles_around_zero};
 use crate::DType;
 
 /// `[d: f16][q: i8 × 32]`, value `d·q`.
@@ -36,11 +36,7 @@ impl IntFormat for Q4_0 {
 
     #[inline(always)]
     fn quants(row: &[u8], index: usize) -> [i8; BLOCK] {
-        let mut q = nibbles(&row[index * 18 + 2..index * 18 + 18]);
-        for n in &mut q {
-            *n -= 8;
-        }
-        q
+        nibbles_around_zero(&row[index * 18 + 2..index * 18 + 18])
     }
 
     #[inline(always)]
