@@ -3,6 +3,7 @@
 //! They are written for Python's Jinja2 as `transformers` configures it, and must render to the same text here. They are
 //! also untrusted input: work, recursion and nesting are limited.
 
+mod format;
 mod generation;
 mod json;
 mod python;
@@ -202,6 +203,7 @@ fn environment() -> Result<Environment<'static>, Error> {
     });
     env.set_debug(true); // so that errors know what was undefined
     env.set_unknown_method_callback(python::method);
+    env.add_filter("format", format::percent);
     env.add_filter("tojson", json::tojson);
     env.add_filter("indent", python::indent);
     env.add_filter("int", python::int);

@@ -58,6 +58,7 @@ pub(super) fn method(
                 return Ok(Value::from(Tuple::from(parts.map(Value::from).to_vec())));
             }
             "title" => return Ok(Value::from(title(text))),
+            "format" => return super::format::braces(text, args),
             _ => {}
         }
     }

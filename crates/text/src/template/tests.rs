@@ -137,6 +137,27 @@ fn deep_nesting_does_not_overflow_the_stack() {
     }
 }
 
+/// What the engine would panic on or allocate without end is refused by name; everything near it still works.
+#[test]
+fn format_strings_are_looked_through() {
+    check("{{ '%s %5.2f%% %-4d|'|format('ü', 2.5, 7) }}", "ü  2.50% 7   |");
+    check("{{ '%(a)s 100%%(примерно)'|format({'a': 'ü'}) }}", "ü 100%(примерно)");
+    check("{{ '{} {{[é]}} {:é>5}|{x[a]:<4096}'.format(1, 2, x={'a': ''})|trim }}", "1 {[é]} éééé2|");
+    check("{{ '%4096s'|format('')|length }} {{ '%.4096f'|format(3)|length }}", "4096 4098");
+    check_error("a\n{{ '%(ключ)s'|format({}) }}", "line 2: invalid operation: format: a key contains 'к'");
+    check_error("{{ '%(key'|format({}) }}", "incomplete format key");
+    check_error("{{ '%(é'|format({}) }}", "a key contains 'é'");
+    check_error("{{ '%d %(a%é)s'|format(1) }}", "a key contains 'é'");
+    check_error("{{ '{x[é]}'.format(x={}) }}", "a key contains 'é'");
+    check_error("{{ '{x.a[b].c[é'.format(x={}) }}", "a key contains 'é'");
+    for format in ["%70000s", "%.70000f", "%-070000.1f", "%#+99999999999999999999d", "%(a)70000s"] {
+        check_error(&format!("{{{{ '{format}'|format(3) }}}}"), "expected at most 4096");
+    }
+    for format in ["{:70000}", "{:>99999999999}", "{:}>70000}", "{0:0.70000f}", "{a.b[c]:+#070000,.1f}"] {
+        check_error(&format!("{{{{ '{format}'.format(3) }}}}"), "expected at most 4096");
+    }
+}
+
 #[test]
 fn messages_keep_their_fields() {
     for text in [
