@@ -25,6 +25,7 @@ pub struct Activations {
     q: Vec<i8>,
     scale: Vec<f32>,
     sum: Vec<f32>,
+    bias: Vec<[i32; 3]>,
     rounded: bool,
 }
 
@@ -32,7 +33,7 @@ pub struct Activations {
 const PARALLEL_VALUES_MIN: usize = 1 << 14;
 
 for_each_isa! {
-    fn quantize(x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32]) = quantize_row
+    fn quantize(x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32], bias: &mut [[i32; 3]]) = quantize_row
 }
 
 impl Activations {
@@ -83,13 +84,14 @@ impl Activations {
         if self.prepare() {
             let (cols, blocks, isa) = (self.cols, self.cols / BLOCK, Isa::get());
             let (x, q, scale, sum) = (&self.x, &mut self.q[..], &mut self.scale[..], &mut self.sum[..]);
+            let bias = &mut self.bias[..];
             // Jobs of a team never nest, so this must not be reached from inside a task; `quantize_serial` may.
-            let mut rows: Vec<_> =
-                q.chunks_mut(cols).zip(scale.chunks_mut(blocks)).zip(sum.chunks_mut(blocks)).collect();
+            let factors = scale.chunks_mut(blocks).zip(sum.chunks_mut(blocks)).zip(bias.chunks_mut(blocks));
+            let mut rows: Vec<_> = q.chunks_mut(cols).zip(factors).collect();
             team.run_pieces(&mut rows, 8, |piece, rows| {
-                for (i, ((q, scale), sum)) in rows.iter_mut().enumerate() {
+                for (i, (q, ((scale, sum), bias))) in rows.iter_mut().enumerate() {
                     let row = piece * 8 + i;
-                    quantize(isa, &x[row * cols..(row + 1) * cols], q, scale, sum);
+                    quantize(isa, &x[row * cols..(row + 1) * cols], q, scale, sum, bias);
                 }
             });
             self.rounded = true;
@@ -99,7 +101,8 @@ impl Activations {
     /// [`Activations::quantize`] on the calling thread alone, for use inside a task.
     pub fn quantize_serial(&mut self) {
         if self.prepare() {
-            quantize(Isa::get(), &self.x, &mut self.q, &mut self.scale, &mut self.sum);
+            let (q, scale) = (&mut self.q, &mut self.scale);
+            quantize(Isa::get(), &self.x, q, scale, &mut self.sum, &mut self.bias);
             self.rounded = true;
         }
     }
@@ -112,6 +115,7 @@ impl Activations {
         self.q.resize(self.rows * self.cols, 0);
         self.scale.resize(self.rows * self.cols / BLOCK, 0.0);
         self.sum.resize(self.rows * self.cols / BLOCK, 0.0);
+        self.bias.resize(self.rows * self.cols / BLOCK, [0; 3]);
         true
     }
 
@@ -128,6 +132,7 @@ impl Activations {
             q: &self.q[row * cols..(row + 1) * cols],
             scale: &self.scale[row * blocks..(row + 1) * blocks],
             sum: &self.sum[row * blocks..(row + 1) * blocks],
+            bias: &self.bias[row * blocks..(row + 1) * blocks],
         }
     }
 
@@ -141,10 +146,12 @@ impl Activations {
             self.q.clear();
             self.scale.clear();
             self.sum.clear();
+            self.bias.clear();
             for r in rows {
                 self.q.extend_from_slice(&from.q[r * cols..(r + 1) * cols]);
                 self.scale.extend_from_slice(&from.scale[r * blocks..(r + 1) * blocks]);
                 self.sum.extend_from_slice(&from.sum[r * blocks..(r + 1) * blocks]);
+                self.bias.extend_from_slice(&from.bias[r * blocks..(r + 1) * blocks]);
             }
         }
     }

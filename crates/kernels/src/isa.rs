@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 pub enum Isa {
     /// What the target guarantees (SSE2 on x86-64, NEON on AArch64, plain or SIMD128 WebAssembly).
     Scalar,
-    /// x86-64 with AVX2.
+    /// x86-64 with AVX2 and F16C.
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL and VNNI.
     Avx512,
@@ -39,7 +39,7 @@ impl Isa {
         let mut tiers = vec![Isa::Scalar];
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2") {
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
                 tiers.push(Isa::Avx2);
                 if is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")

@@ -13,12 +13,12 @@
 pub mod activations;
 pub mod attention;
 mod isa;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 pub mod math;
 pub mod matmul;
 pub mod ops;
 mod team;
-#[cfg(target_arch = "x86_64")]
-mod x86;
 
 pub use activations::{Activations, Precision};
 pub use isa::Isa;

@@ -1,9 +1,9 @@
 //! Products of a weight matrix with rows of activations, for every weight format.
 //!
-//! One body per kind of format, generic over the format and compiled for every tier; on x86 the integer dot product inside
-//! it is that of `x86.rs`. A block of weights is unpacked once and meets up to `TILE` activation rows, so the same code is
-//! the decode kernel (one row) and the prefill kernel (many). Each output element is the canonical sequence of
-//! [`calypte_quant::reference`], whatever the tile.
+//! Integer weights with rounded activations, nearly all of the work, go to `lanes.rs` on tiers that it knows. For everything
+//! else there is one body per kind of format here, generic over the format and compiled for every tier: a block of weights is
+//! unpacked once and meets up to `TILE` activation rows. Each output element is the canonical sequence of
+//! [`calypte_quant::reference`], whatever the way.
 
 use std::ops::Range;
 
@@ -12,6 +12,8 @@ use calypte_quant::reference::{LANES, Q8Row, reduce};
 use calypte_quant::{Matrix, with_float_format, with_int_format};
 
 use crate::isa::for_each_isa;
+#[cfg(target_arch = "x86_64")]
+use crate::lanes::Simd;
 use crate::team::SendPtr;
 use crate::{Activations, Isa, Precision, Team};
 
@@ -38,7 +40,8 @@ pub fn matmul(team: &Team, precision: Precision, w: &Matrix<'_>, x: &mut Activat
     let out = &mut out[..w.rows * x.rows()];
     let macs = w.rows * w.cols * x.rows();
     let tasks = if macs < PARALLEL_MACS_MIN { 1 } else { team.threads() * TASKS_PER_THREAD };
-    let step = w.rows.div_ceil(tasks.min(w.rows.max(1))).max(1);
+    // Whole vectors of rows, so that no task ends in the middle of one.
+    let step = w.rows.div_ceil(tasks.min(w.rows.max(1))).next_multiple_of(LANES).max(1);
     let out = SendPtr(out.as_mut_ptr());
     team.run(w.rows.div_ceil(step), |task| {
         let rows = task * step..((task + 1) * step).min(w.rows);
@@ -58,12 +61,23 @@ pub fn matmul_serial(precision: Precision, w: &Matrix<'_>, x: &Activations, out:
 
 /// Where results go: column i of row r is at `r · stride + i`.
 #[derive(Clone, Copy)]
-struct Out {
+pub(crate) struct Out {
     base: SendPtr<f32>,
     stride: usize,
 }
 
 impl Out {
+    /// Where column i of row r goes.
+    ///
+    /// # Safety
+    /// The element must lie inside the caller's output, and in a column that no other task writes.
+    #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) unsafe fn at(self, r: usize, i: usize) -> *mut f32 {
+        // SAFETY: promised by the caller.
+        unsafe { self.base.get().add(r * self.stride + i) }
+    }
+
     /// # Safety
     /// The element must lie inside the caller's output, and in a column that no other task writes.
     #[inline(always)]
@@ -86,63 +100,37 @@ unsafe fn rows_into(
     out: SendPtr<f32>,
 ) {
     let out = Out { base: out, stride: w.rows };
+    let rounded = w.dtype.is_integer() && precision == Precision::Int8;
+    assert!(!rounded || x.is_quantized(), "integer weights need rounded activations");
+    #[cfg(target_arch = "x86_64")]
+    if rounded {
+        use crate::lanes::avx2::{Avx2, int_rows as avx2};
+        use crate::lanes::avx512::{Avx512, int_rows as avx512};
+        if isa >= Isa::Avx512 && w.rows >= Avx512::LANES {
+            // SAFETY: a tier is only ever made by `Isa::available`, which asked the processor; there are rows enough; the
+            // rest is promised by the caller.
+            return unsafe { with_int_format!(w.dtype, avx512(w, rows, x, out)) };
+        }
+        if isa >= Isa::Avx2 && w.rows >= Avx2::LANES {
+            // SAFETY: as above.
+            return unsafe { with_int_format!(w.dtype, avx2(w, rows, x, out)) };
+        }
+    }
     for first in rows.clone().step_by(WEIGHT_ROWS) {
         let rows = first..(first + WEIGHT_ROWS).min(rows.end);
-        if !w.dtype.is_integer() {
-            with_float_format!(w.dtype, float_rows(isa, w, rows, x, out));
-        } else if precision == Precision::F32 {
+        if rounded {
+            with_int_format!(w.dtype, int_rows(isa, w, rows, x, out));
+        } else if w.dtype.is_integer() {
             with_int_format!(w.dtype, int_f32_rows(isa, w, rows, x, out));
         } else {
-            assert!(x.is_quantized(), "integer weights need rounded activations");
-            with_int_format!(w.dtype, int_rows(isa, w, rows, x, out));
+            with_float_format!(w.dtype, float_rows(isa, w, rows, x, out));
         }
     }
 }
 
-/// Dot products of one row of integer weights with `N` rows of activations, in the canonical order.
-pub(crate) trait IntDot {
-    /// # Safety
-    /// The processor must have the instructions that the implementor is named for.
-    unsafe fn dot<F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<'_>; N]) -> [f32; N];
+for_each_isa! {
+    fn int_rows[F: IntFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = int_rows_body
 }
-
-/// Plain Rust, for every target.
-pub(crate) struct Portable;
-
-impl IntDot for Portable {
-    #[inline(always)]
-    unsafe fn dot<F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<'_>; N]) -> [f32; N] {
-        Portable::continue_from::<F, N>(row, x, 0, [0f32; N])
-    }
-}
-
-fn int_rows<F: IntFormat>(isa: Isa, w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use crate::x86::{Avx2, Avx512Vnni};
-        #[target_feature(enable = "avx2")]
-        fn avx2<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
-            // SAFETY: this function runs only where AVX2 is.
-            unsafe { int_rows_body::<Avx2, F>(w, rows, x, out) }
-        }
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2")]
-        fn avx512<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
-            // SAFETY: this function runs only where AVX-512 VL and VNNI are.
-            unsafe { int_rows_body::<Avx512Vnni, F>(w, rows, x, out) }
-        }
-        match isa {
-            // SAFETY: a tier above `Scalar` is only ever made by `Isa::available`, which asked the processor.
-            Isa::Avx512 => return unsafe { avx512::<F>(w, rows, x, out) },
-            // SAFETY: as above.
-            Isa::Avx2 => return unsafe { avx2::<F>(w, rows, x, out) },
-            Isa::Scalar => {}
-        }
-    }
-    let _ = isa;
-    // SAFETY: plain Rust needs no instructions.
-    unsafe { int_rows_body::<Portable, F>(w, rows, x, out) }
-}
-
 for_each_isa! {
     fn float_rows[F: FloatFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = float_rows_body
 }
@@ -150,23 +138,15 @@ for_each_isa! {
     fn int_f32_rows[F: IntFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = int_f32_rows_body
 }
 
-/// # Safety
-/// The processor must have the instructions of `D`.
 #[inline(always)]
-unsafe fn int_rows_body<D: IntDot, F: IntFormat>(
-    w: &Matrix<'_>,
-    rows: Range<usize>,
-    x: &Activations,
-    out: Out,
-) {
+fn int_rows_body<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
     let mut row = 0;
     while row < x.rows() {
         let n = (x.rows() - row).min(TILE);
         if n == TILE {
             let tile: [Q8Row<'_>; TILE] = [x.q8(row), x.q8(row + 1), x.q8(row + 2), x.q8(row + 3)];
             for i in rows.clone() {
-                // SAFETY: promised by the caller.
-                let acc = unsafe { D::dot::<F, TILE>(w.row(i), &tile) };
+                let acc = int_dot::<F, TILE>(w.row(i), &tile);
                 for t in 0..TILE {
                     // SAFETY: row + t < x.rows() and i is in `rows`; see `rows_into`.
                     unsafe { out.put(row + t, i, acc[t]) };
@@ -176,8 +156,8 @@ unsafe fn int_rows_body<D: IntDot, F: IntFormat>(
             for t in 0..n {
                 let one = [x.q8(row + t)];
                 for i in rows.clone() {
-                    // SAFETY: both as above.
-                    unsafe { out.put(row + t, i, D::dot::<F, 1>(w.row(i), &one)[0]) };
+                    // SAFETY: as above.
+                    unsafe { out.put(row + t, i, int_dot::<F, 1>(w.row(i), &one)[0]) };
                 }
             }
         }
@@ -222,53 +202,47 @@ fn int_f32_rows_body<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activ
     }
 }
 
-impl Portable {
-    /// Goes on with the sums `acc` from block `first` to the end of the row.
-    #[inline(always)]
-    pub(crate) fn continue_from<F: IntFormat, const N: usize>(
-        row: &[u8],
-        x: &[Q8Row<'_>; N],
-        first: usize,
-        mut acc: [f32; N],
-    ) -> [f32; N] {
-        for b in first..x[0].scale.len() {
-            let w = F::block(row, b);
-            for t in 0..N {
-                let q: &[i8; BLOCK] = x[t].q[b * BLOCK..(b + 1) * BLOCK].try_into().expect("a whole block");
-                let isum = if F::HAS_HALVES {
-                    let (mut low, mut high) = (0i32, 0i32);
-                    for j in 0..BLOCK / 2 {
-                        low += w.q[j] as i32 * q[j] as i32;
-                    }
-                    for j in BLOCK / 2..BLOCK {
-                        high += w.q[j] as i32 * q[j] as i32;
-                    }
-                    low * w.halves[0] + high * w.halves[1]
-                } else {
-                    let mut sum = 0i32;
-                    for j in 0..BLOCK {
-                        sum += w.q[j] as i32 * q[j] as i32;
-                    }
-                    sum
-                };
-                acc[t] += isum as f32 * (w.scale * x[t].scale[b]);
-                if F::HAS_MIN_HALVES {
-                    let (mut low, mut high) = (0i32, 0i32);
-                    for j in 0..BLOCK / 2 {
-                        low += q[j] as i32;
-                    }
-                    for j in BLOCK / 2..BLOCK {
-                        high += q[j] as i32;
-                    }
-                    let isum = low * w.min_halves[0] + high * w.min_halves[1];
-                    acc[t] -= isum as f32 * (w.min * x[t].scale[b]);
-                } else if F::HAS_MIN {
-                    acc[t] -= w.min * x[t].sum[b];
+/// Dot products of one row of weights with `N` rows of activations.
+#[inline(always)]
+fn int_dot<F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<'_>; N]) -> [f32; N] {
+    let mut acc = [0f32; N];
+    for b in 0..x[0].scale.len() {
+        let w = F::block(row, b);
+        for t in 0..N {
+            let q: &[i8; BLOCK] = x[t].q[b * BLOCK..(b + 1) * BLOCK].try_into().expect("a whole block");
+            let isum = if F::HAS_HALVES {
+                let (mut low, mut high) = (0i32, 0i32);
+                for j in 0..BLOCK / 2 {
+                    low += w.q[j] as i32 * q[j] as i32;
                 }
+                for j in BLOCK / 2..BLOCK {
+                    high += w.q[j] as i32 * q[j] as i32;
+                }
+                low * w.halves[0] + high * w.halves[1]
+            } else {
+                let mut sum = 0i32;
+                for j in 0..BLOCK {
+                    sum += w.q[j] as i32 * q[j] as i32;
+                }
+                sum
+            };
+            acc[t] += isum as f32 * (w.scale * x[t].scale[b]);
+            if F::HAS_MIN_HALVES {
+                let (mut low, mut high) = (0i32, 0i32);
+                for j in 0..BLOCK / 2 {
+                    low += q[j] as i32;
+                }
+                for j in BLOCK / 2..BLOCK {
+                    high += q[j] as i32;
+                }
+                let isum = low * w.min_halves[0] + high * w.min_halves[1];
+                acc[t] -= isum as f32 * (w.min * x[t].scale[b]);
+            } else if F::HAS_MIN {
+                acc[t] -= w.min * x[t].sum[b];
             }
         }
-        acc
     }
+    acc
 }
 
 #[inline(always)]
@@ -427,9 +401,19 @@ mod tests {
     fn every_format_equals_its_reference_on_every_tier() {
         for dtype in DType::ALL {
             let unit = dtype.block_len().max(32);
-            for (rows, blocks, x_rows) in
-                [(1, 1, 1), (7, 2, 3), (33, 3, 4), (64, 4, 9), (300, 1, 5), (5, 8, 4), (3, 19, 6)]
-            {
+            for (rows, blocks, x_rows) in [
+                (1, 1, 1),
+                (7, 2, 3),
+                (33, 3, 4),
+                (64, 4, 9),
+                (300, 1, 5),
+                (5, 8, 4),
+                (3, 19, 6),
+                (16, 17, 1),
+                (50, 5, 13),
+                (49, 2, 2),
+                (31, 35, 7),
+            ] {
                 check(dtype, rows, blocks * unit, x_rows, Precision::Int8);
                 check(dtype, rows, blocks * unit, x_rows, Precision::F32);
             }

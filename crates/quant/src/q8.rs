@@ -5,12 +5,17 @@
 
 use crate::formats::BLOCK;
 
-/// Rounds one row. `x.len()` must be a multiple of 32; `q` has the same length, `scale` and `sum` one entry a block.
+/// What the sums of integers are multiplied with that kernels begin from whose instructions take unsigned weights: these are
+/// stored this much too high.
+pub const BIAS: i32 = -128;
+
+/// Rounds one row. `x.len()` must be a multiple of 32; `q` has the same length, `scale`, `sum` and `bias` one entry a block.
 ///
-/// `scale = max|x| / 127`, `q = round(x / scale)` (ties to even), `sum = scale · Σq`. A NaN or infinity anywhere in a
+/// `scale = max|x| / 127`, `q = round(x / scale)` (ties to even), `sum = scale · Σq`, `bias` as in
+/// [`crate::reference::Q8Row`]. A NaN or infinity anywhere in a
 /// block makes its scale, and so everything computed from it, not finite: it must not disappear by rounding.
 #[inline(always)]
-pub fn quantize_row(x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32]) {
+pub fn quantize_row(x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32], bias: &mut [[i32; 3]]) {
     /// Adding and subtracting 1.5·2²³ rounds to the nearest integer, ties to even, for |v| < 2²²; unlike a rounding
     /// instruction it exists on every target and vectorises.
     const ROUND: f32 = 12_582_912.0;
@@ -22,16 +27,18 @@ pub fn quantize_row(x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32])
         }
         let d = f32::from_bits(magnitude) / 127.0;
         let inverse = if d > 0.0 { 1.0 / d } else { 0.0 };
-        let mut total = 0i32;
+        let mut halves = [0i32; 2];
         for j in 0..BLOCK {
             let r = (x[j] * inverse + ROUND) - ROUND;
             // A subnormal scale can make the quotient overflow: saturate like any other rounding would.
             let i = (r as i32).clamp(-127, 127);
             q[j] = i as i8;
-            total += i;
+            halves[j / 16] += i;
         }
+        let total = halves[0] + halves[1];
         scale[b] = d;
         sum[b] = d * total as f32;
+        bias[b] = [BIAS * total, BIAS * halves[0], BIAS * halves[1]];
     }
 }
 
@@ -41,7 +48,7 @@ mod tests {
 
     fn quantize(x: &[f32]) -> (Vec<i8>, Vec<f32>, Vec<f32>) {
         let (mut q, mut d, mut s) = (vec![0; x.len()], vec![0.0; x.len() / 32], vec![0.0; x.len() / 32]);
-        quantize_row(x, &mut q, &mut d, &mut s);
+        quantize_row(x, &mut q, &mut d, &mut s, &mut vec![[0; 3]; x.len() / 32]);
         (q, d, s)
     }
 

@@ -28,6 +28,8 @@ pub struct Q8Row<'a> {
     pub scale: &'a [f32],
     /// One scaled sum per 32.
     pub sum: &'a [f32],
+    /// Per 32: [`crate::q8::BIAS`] times the sum of the integers, of the first half of them, and of the second.
+    pub bias: &'a [[i32; 3]],
 }
 
 /// Sums sixteen accumulators in the fixed tree: halves are added onto each other until one is left.

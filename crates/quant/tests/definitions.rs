@@ -73,11 +73,12 @@ fn the_canonical_dot_product_is_that_of_the_values() {
         // Far from zero on average, so that a minimum counts.
         let x: Vec<f32> = (0..cols).map(|i| ((i * 7919) % 2003) as f32 / 1001.5 - 0.6).collect();
         let (mut q, mut scale, mut sum) = (vec![0i8; cols], vec![0f32; cols / 32], vec![0f32; cols / 32]);
-        quantize_row(&x, &mut q, &mut scale, &mut sum);
+        let mut bias = vec![[0; 3]; cols / 32];
+        quantize_row(&x, &mut q, &mut scale, &mut sum, &mut bias);
         let rounded = (0..cols).map(|i| q[i] as f64 * scale[i / 32] as f64);
         for (row, values) in vectors.values.chunks(cols).enumerate() {
             let what = format!("{dtype} row {row}");
-            let q8 = Q8Row { q: &q, scale: &scale, sum: &sum };
+            let q8 = Q8Row { q: &q, scale: &scale, sum: &sum, bias: &bias };
             check_dot(&what, dot_q8(&matrix, row, q8), values, rounded.clone());
             check_dot(&what, dot(&matrix, row, &x), values, x.iter().map(|x| *x as f64));
         }

@@ -1,0 +1,78 @@
+//! Few rows of activations: weights pass through once and are multiplied as they are unpacked.
+
+use std::ops::Range;
+
+use calypte_quant::Matrix;
+use calypte_quant::formats::BLOCK;
+
+use super::rows::Part;
+use super::{Factors, QUADS, Rows, Shape, Simd, Sink, Tile, Unpack, add_block, dot, parts, start};
+use crate::Activations;
+use crate::matmul::Out;
+
+/// # Safety
+/// As [`super::int_rows`]; `x` must have one to four rows.
+#[inline(always)]
+pub(super) unsafe fn int_rows<V: Simd, F: Unpack>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Activations,
+    out: Out,
+) {
+    for part in parts(w.rows, V::LANES, rows) {
+        // SAFETY: passed on.
+        unsafe {
+            match x.rows() {
+                1 => one_part::<V, F, 1>(w, part, x, out),
+                2 => one_part::<V, F, 2>(w, part, x, out),
+                3 => one_part::<V, F, 3>(w, part, x, out),
+                _ => one_part::<V, F, 4>(w, part, x, out),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`int_rows`]; `x` must have N rows.
+#[inline(always)]
+unsafe fn one_part<V: Simd, F: Unpack, const N: usize>(
+    w: &Matrix<'_>,
+    part: Part,
+    x: &Activations,
+    out: Out,
+) {
+    // SAFETY: passed on; the lanes that are stored are rows that are asked for.
+    unsafe {
+        let mut sums = Dot::<V, N> { x: Tile::new(x, 0, 0), acc: [V::splat_f(0.0); N] };
+        F::unpack::<V, _>(&Rows::new(w, part.first), 0..w.cols / BLOCK, &mut sums);
+        for t in 0..N {
+            part.store::<V>(out.at(t, part.first), sums.acc[t]);
+        }
+    }
+}
+
+/// Multiplies blocks with N rows of activations as they come.
+struct Dot<V: Simd, const N: usize> {
+    x: Tile,
+    acc: [V::F; N],
+}
+
+impl<V: Simd, F: Unpack, const N: usize> Sink<V, F> for Dot<V, N> {
+    #[inline(always)]
+    unsafe fn take(&mut self, block: usize, codes: &[V::I; QUADS], factors: &Factors<V>) {
+        // SAFETY: passed on.
+        unsafe {
+            let halves = <F::Shape as Shape>::HAS_HALVES;
+            for t in 0..N {
+                let first = start::<V, F::Shape>(&self.x, t, block, if halves { 1 } else { 0 });
+                let second = if halves { start::<V, F::Shape>(&self.x, t, block, 2) } else { first };
+                let mut sums = [first, second];
+                for k in 0..QUADS {
+                    let half = if halves { k / (QUADS / 2) } else { 0 };
+                    sums[half] = dot::<V, F::Shape>(sums[half], codes[k], self.x.quad(t, block, k));
+                }
+                self.acc[t] = add_block::<V, F::Shape>(self.acc[t], sums, factors, &self.x, t, block);
+            }
+        }
+    }
+}
