@@ -1,7 +1,7 @@
 //! Layer inputs, as f32 and rounded to int8, so that all matrices that read one input share one rounding.
 
 use calypte_quant::formats::BLOCK;
-use calypte_quant::q8::quantize_row;
+use calypte_quant::q8::{Q8RowMut, quantize_row};
 use calypte_quant::reference::Q8Row;
 
 use crate::{Isa, Team, isa::for_each_isa};
@@ -22,18 +22,56 @@ pub struct Activations {
     rows: usize,
     cols: usize,
     x: Vec<f32>,
+    q8: Rounded,
+    rounded: bool,
+}
+
+/// Rounded rows one after the other, each part as in [`Q8Row`].
+#[derive(Default)]
+struct Rounded {
     q: Vec<i8>,
     scale: Vec<f32>,
     sum: Vec<f32>,
-    bias: Vec<[i32; 3]>,
-    rounded: bool,
+    total: Vec<i32>,
+    halves: Vec<[i32; 2]>,
+}
+
+impl Rounded {
+    fn resize(&mut self, blocks: usize) {
+        self.q.resize(blocks * BLOCK, 0);
+        self.scale.resize(blocks, 0.0);
+        self.sum.resize(blocks, 0.0);
+        self.total.resize(blocks, 0);
+        self.halves.resize(blocks, [0; 2]);
+    }
+
+    /// Rows of `blocks` blocks.
+    fn rows_mut(&mut self, blocks: usize) -> impl Iterator<Item = Q8RowMut<'_>> {
+        let scales = self.scale.chunks_mut(blocks).zip(self.sum.chunks_mut(blocks));
+        let totals = self.total.chunks_mut(blocks).zip(self.halves.chunks_mut(blocks));
+        let parts = self.q.chunks_mut(blocks * BLOCK).zip(scales).zip(totals);
+        parts.map(|((q, (scale, sum)), (total, halves))| Q8RowMut { q, scale, sum, total, halves })
+    }
+
+    #[inline(always)]
+    fn row(&self, blocks: std::ops::Range<usize>) -> Q8Row<'_> {
+        Q8Row {
+            q: &self.q[blocks.start * BLOCK..blocks.end * BLOCK],
+            scale: &self.scale[blocks.clone()],
+            sum: &self.sum[blocks.clone()],
+            total: &self.total[blocks.clone()],
+            halves: &self.halves[blocks],
+        }
+    }
 }
 
 /// Below this many values one thread rounds faster than two hand over.
 const PARALLEL_VALUES_MIN: usize = 1 << 14;
+/// Rows that one task rounds.
+const ROWS_PER_TASK: usize = 8;
 
 for_each_isa! {
-    fn quantize(x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32], bias: &mut [[i32; 3]]) = quantize_row
+    fn quantize(x: &[f32], out: &mut Q8RowMut<'_>) = quantize_row
 }
 
 impl Activations {
@@ -82,17 +120,12 @@ impl Activations {
             return;
         }
         if self.prepare() {
-            let (cols, blocks, isa) = (self.cols, self.cols / BLOCK, Isa::get());
-            let (x, q, scale, sum) = (&self.x, &mut self.q[..], &mut self.scale[..], &mut self.sum[..]);
-            let bias = &mut self.bias[..];
+            let (cols, isa, x) = (self.cols, Isa::get(), &self.x);
             // Jobs of a team never nest, so this must not be reached from inside a task; `quantize_serial` may.
-            let factors = scale.chunks_mut(blocks).zip(sum.chunks_mut(blocks)).zip(bias.chunks_mut(blocks));
-            let mut rows: Vec<_> = q.chunks_mut(cols).zip(factors).collect();
-            team.run_pieces(&mut rows, 8, |piece, rows| {
-                for (i, (q, ((scale, sum), bias))) in rows.iter_mut().enumerate() {
-                    let row = piece * 8 + i;
-                    quantize(isa, &x[row * cols..(row + 1) * cols], q, scale, sum, bias);
-                }
+            let mut rows: Vec<_> = self.q8.rows_mut(cols / BLOCK).collect();
+            team.run_pieces(&mut rows, ROWS_PER_TASK, |piece, rows| {
+                let x = &x[piece * ROWS_PER_TASK * cols..];
+                x.chunks_exact(cols).zip(rows).for_each(|(x, row)| quantize(isa, x, row));
             });
             self.rounded = true;
         }
@@ -101,21 +134,19 @@ impl Activations {
     /// [`Activations::quantize`] on the calling thread alone, for use inside a task.
     pub fn quantize_serial(&mut self) {
         if self.prepare() {
-            let (q, scale) = (&mut self.q, &mut self.scale);
-            quantize(Isa::get(), &self.x, q, scale, &mut self.sum, &mut self.bias);
+            self.q8
+                .rows_mut(self.x.len() / BLOCK)
+                .for_each(|mut all| quantize(Isa::get(), &self.x, &mut all));
             self.rounded = true;
         }
     }
 
     /// Makes room for the rounding; false when there is nothing to do.
     fn prepare(&mut self) -> bool {
-        if self.rounded || !self.cols.is_multiple_of(BLOCK) || self.cols == 0 {
+        if self.rounded || !self.cols.is_multiple_of(BLOCK) || self.x.is_empty() {
             return false;
         }
-        self.q.resize(self.rows * self.cols, 0);
-        self.scale.resize(self.rows * self.cols / BLOCK, 0.0);
-        self.sum.resize(self.rows * self.cols / BLOCK, 0.0);
-        self.bias.resize(self.rows * self.cols / BLOCK, [0; 3]);
+        self.q8.resize(self.x.len() / BLOCK);
         true
     }
 
@@ -127,31 +158,24 @@ impl Activations {
     /// Row `row` rounded. Only after [`Activations::quantize`].
     #[inline(always)]
     pub fn q8(&self, row: usize) -> Q8Row<'_> {
-        let (cols, blocks) = (self.cols, self.cols / BLOCK);
-        Q8Row {
-            q: &self.q[row * cols..(row + 1) * cols],
-            scale: &self.scale[row * blocks..(row + 1) * blocks],
-            sum: &self.sum[row * blocks..(row + 1) * blocks],
-            bias: &self.bias[row * blocks..(row + 1) * blocks],
-        }
+        let blocks = self.cols / BLOCK;
+        self.q8.row(row * blocks..(row + 1) * blocks)
     }
 
     /// Copies the given rows of `from`, with their rounding if they have one: an expert's share of a layer input.
     pub fn gather(&mut self, from: &Activations, rows: impl ExactSizeIterator<Item = usize> + Clone) {
-        let (n, cols, blocks) = (rows.len(), from.cols, from.cols / BLOCK);
-        (self.rows, self.cols, self.rounded) = (n, cols, from.rounded);
+        (self.rows, self.cols, self.rounded) = (rows.len(), from.cols, from.rounded);
         self.x.clear();
         rows.clone().for_each(|r| self.x.extend_from_slice(from.row(r)));
         if from.rounded {
-            self.q.clear();
-            self.scale.clear();
-            self.sum.clear();
-            self.bias.clear();
-            for r in rows {
-                self.q.extend_from_slice(&from.q[r * cols..(r + 1) * cols]);
-                self.scale.extend_from_slice(&from.scale[r * blocks..(r + 1) * blocks]);
-                self.sum.extend_from_slice(&from.sum[r * blocks..(r + 1) * blocks]);
-                self.bias.extend_from_slice(&from.bias[r * blocks..(r + 1) * blocks]);
+            self.q8.resize(self.x.len() / BLOCK);
+            for (to, r) in self.q8.rows_mut(from.cols / BLOCK).zip(rows) {
+                let row = from.q8(r);
+                to.q.copy_from_slice(row.q);
+                to.scale.copy_from_slice(row.scale);
+                to.sum.copy_from_slice(row.sum);
+                to.total.copy_from_slice(row.total);
+                to.halves.copy_from_slice(row.halves);
             }
         }
     }

@@ -77,6 +77,27 @@ impl<V: Simd> Factors<V> {
         let zero = unsafe { V::splat_f(0.0) };
         Factors { scale, min: zero, halves: [zero; 2], min_halves: [zero; 2] }
     }
+
+    /// Copies the factors that the shape has.
+    ///
+    /// # Safety
+    /// The pointers must be valid for that, `from` for reading those factors.
+    #[inline(always)]
+    unsafe fn copy<S: Shape>(to: *mut Self, from: *const Self) {
+        // SAFETY: promised by the caller.
+        unsafe {
+            (&raw mut (*to).scale).write((*from).scale);
+            if S::HAS_MIN {
+                (&raw mut (*to).min).write((*from).min);
+            }
+            if S::HAS_HALVES {
+                (&raw mut (*to).halves).write((*from).halves);
+            }
+            if S::HAS_MIN_HALVES {
+                (&raw mut (*to).min_halves).write((*from).min_halves);
+            }
+        }
+    }
 }
 
 /// How the integers of a format are handed on.
@@ -138,7 +159,8 @@ pub(crate) struct Tile {
     q: *const i8,
     scale: *const f32,
     sum: *const f32,
-    bias: *const [i32; 3],
+    total: *const i32,
+    halves: *const [i32; 2],
     cols: usize,
     blocks: usize,
 }
@@ -150,7 +172,8 @@ impl Tile {
             q: first.q[block * BLOCK..].as_ptr(),
             scale: first.scale[block..].as_ptr(),
             sum: first.sum[block..].as_ptr(),
-            bias: first.bias[block..].as_ptr(),
+            total: first.total[block..].as_ptr(),
+            halves: first.halves[block..].as_ptr(),
             cols: x.cols(),
             blocks: x.cols() / BLOCK,
         }
@@ -182,31 +205,37 @@ impl Tile {
         unsafe { *self.sum.add(row * self.blocks + block) }
     }
 
-    /// [`calypte_quant::q8::BIAS`] times the sum of the whole block (0) or of one half (1, 2).
+    /// The sum of the integers of one half of a block.
     ///
     /// # Safety
     /// As [`Tile::quad`].
     #[inline(always)]
-    unsafe fn bias(&self, row: usize, block: usize, which: usize) -> i32 {
+    unsafe fn half(&self, row: usize, block: usize, half: usize) -> i32 {
         // SAFETY: promised by the caller.
-        unsafe { (*self.bias.add(row * self.blocks + block))[which] }
+        unsafe { (*self.halves.add(row * self.blocks + block))[half] }
     }
-}
 
-/// What a sum of products begins with, so that it comes out as that of the integers that the codes stand for.
-///
-/// # Safety
-/// As [`Tile::quad`], and the processor must have the instructions of `V`.
-#[inline(always)]
-unsafe fn start<V: Simd, S: Shape>(x: &Tile, row: usize, block: usize, which: usize) -> V::I {
-    // SAFETY: promised by the caller.
-    unsafe {
-        let bias = V::splat(x.bias(row, block, which));
-        match S::CODES {
-            Codes::Above(0) => V::splat(0),
-            // The bias is 128 = 2⁷ times the sum.
-            Codes::Above(offset) => V::shift_right_signed(bias, 7 - offset.ilog2()),
-            Codes::Signed => V::start_signed(bias),
+    /// What the sums of products of `blocks` begin with, so that they come out as those of the integers that the
+    /// codes stand for: one for each block, or for each half of one where the format has halves.
+    ///
+    /// # Safety
+    /// As [`Tile::quad`], for all of the blocks.
+    #[inline(always)]
+    unsafe fn starts<V: Simd, S: Shape>(&self, row: usize, blocks: Range<usize>, out: &mut [i32]) {
+        let above = match S::CODES {
+            Codes::Above(n) => n,
+            Codes::Signed => V::SIGNED_ABOVE,
+        };
+        let first = row * self.blocks + blocks.start;
+        // SAFETY: promised by the caller.
+        let totals = unsafe {
+            match S::HAS_HALVES {
+                true => std::slice::from_raw_parts(self.halves.add(first).cast(), 2 * blocks.len()),
+                false => std::slice::from_raw_parts(self.total.add(first), blocks.len()),
+            }
+        };
+        for (start, total) in out.iter_mut().zip(totals) {
+            *start = -(above as i32) * total;
         }
     }
 }
@@ -230,7 +259,7 @@ unsafe fn dot<V: Simd, S: Shape>(sum: V::I, codes: V::I, quad: i32) -> V::I {
 /// sums of the two halves, or of the whole block in the first.
 ///
 /// # Safety
-/// As [`start`].
+/// The processor must have the instructions of `V`; row and block must be there.
 #[inline(always)]
 unsafe fn add_block<V: Simd, S: Shape>(
     acc: V::F,
@@ -252,9 +281,8 @@ unsafe fn add_block<V: Simd, S: Shape>(
         let x_scale = V::splat_f(x.scale(row, block));
         let acc = V::add(acc, V::mul(sum, V::mul(f.scale, x_scale)));
         if S::HAS_MIN_HALVES {
-            let inverse = V::splat_f(1.0 / calypte_quant::q8::BIAS as f32);
-            let low = V::mul(V::to_f(V::splat(x.bias(row, block, 1))), inverse);
-            let high = V::mul(V::to_f(V::splat(x.bias(row, block, 2))), inverse);
+            let (low, high) =
+                (V::splat_f(x.half(row, block, 0) as f32), V::splat_f(x.half(row, block, 1) as f32));
             // Exact for the same reason.
             let sum = V::exact_mul_add(low, f.min_halves[0], V::mul(high, f.min_halves[1]));
             V::sub(acc, V::mul(sum, V::mul(f.min, x_scale)))

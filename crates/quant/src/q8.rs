@@ -5,21 +5,30 @@
 
 use crate::formats::BLOCK;
 
-/// What the sums of integers are multiplied with that kernels begin from whose instructions take unsigned weights: these are
-/// stored this much too high.
-pub const BIAS: i32 = -128;
+/// Where a rounded row goes, see [`crate::reference::Q8Row`].
+pub struct Q8RowMut<'a> {
+    /// The integers.
+    pub q: &'a mut [i8],
+    /// One scale per 32.
+    pub scale: &'a mut [f32],
+    /// One scaled sum per 32.
+    pub sum: &'a mut [f32],
+    /// The sum of each 32 integers.
+    pub total: &'a mut [i32],
+    /// The sums of the first and the second sixteen of each 32 integers.
+    pub halves: &'a mut [[i32; 2]],
+}
 
-/// Rounds one row. `x.len()` must be a multiple of 32; `q` has the same length, `scale`, `sum` and `bias` one entry a block.
+/// Rounds one row. `x.len()` must be a multiple of 32; `q` has the same length, everything else one entry a block.
 ///
-/// `scale = max|x| / 127`, `q = round(x / scale)` (ties to even), `sum = scale · Σq`, `bias` as in
-/// [`crate::reference::Q8Row`]. A NaN or infinity anywhere in a
-/// block makes its scale, and so everything computed from it, not finite: it must not disappear by rounding.
+/// `scale = max|x| / 127`, `q = round(x / scale)` (ties to even), `total = Σq`, `sum = scale · total`. A NaN or infinity
+/// anywhere in a block makes its scale, and so everything computed from it, not finite: it must not disappear by rounding.
 #[inline(always)]
-pub fn quantize_row(x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32], bias: &mut [[i32; 3]]) {
+pub fn quantize_row(x: &[f32], out: &mut Q8RowMut<'_>) {
     /// Adding and subtracting 1.5·2²³ rounds to the nearest integer, ties to even, for |v| < 2²²; unlike a rounding
     /// instruction it exists on every target and vectorises.
     const ROUND: f32 = 12_582_912.0;
-    for (b, (x, q)) in x.chunks_exact(BLOCK).zip(q.chunks_exact_mut(BLOCK)).enumerate() {
+    for (b, (x, q)) in x.chunks_exact(BLOCK).zip(out.q.chunks_exact_mut(BLOCK)).enumerate() {
         // As integers, magnitudes order the same, and NaNs come out on top instead of being ignored.
         let mut magnitude = 0u32;
         for v in x {
@@ -36,9 +45,10 @@ pub fn quantize_row(x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32],
             halves[j / 16] += i;
         }
         let total = halves[0] + halves[1];
-        scale[b] = d;
-        sum[b] = d * total as f32;
-        bias[b] = [BIAS * total, BIAS * halves[0], BIAS * halves[1]];
+        out.scale[b] = d;
+        out.sum[b] = d * total as f32;
+        out.total[b] = total;
+        out.halves[b] = halves;
     }
 }
 
@@ -48,7 +58,11 @@ mod tests {
 
     fn quantize(x: &[f32]) -> (Vec<i8>, Vec<f32>, Vec<f32>) {
         let (mut q, mut d, mut s) = (vec![0; x.len()], vec![0.0; x.len() / 32], vec![0.0; x.len() / 32]);
-        quantize_row(x, &mut q, &mut d, &mut s, &mut vec![[0; 3]; x.len() / 32]);
+        let (mut total, mut halves) = (vec![0; d.len()], vec![[0; 2]; d.len()]);
+        let mut out =
+            Q8RowMut { q: &mut q, scale: &mut d, sum: &mut s, total: &mut total, halves: &mut halves };
+        quantize_row(x, &mut out);
+        assert!(total.iter().zip(&halves).all(|(t, h)| *t == h[0] + h[1]));
         (q, d, s)
     }
 

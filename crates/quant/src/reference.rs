@@ -28,8 +28,10 @@ pub struct Q8Row<'a> {
     pub scale: &'a [f32],
     /// One scaled sum per 32.
     pub sum: &'a [f32],
-    /// Per 32: [`crate::q8::BIAS`] times the sum of the integers, of the first half of them, and of the second.
-    pub bias: &'a [[i32; 3]],
+    /// The sum of each 32 integers.
+    pub total: &'a [i32],
+    /// The sums of the first and the second sixteen of each 32 integers.
+    pub halves: &'a [[i32; 2]],
 }
 
 /// Sums sixteen accumulators in the fixed tree: halves are added onto each other until one is left.

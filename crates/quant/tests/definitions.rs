@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use calypte_quant::q8::quantize_row;
+use calypte_quant::q8::{Q8RowMut, quantize_row};
 use calypte_quant::reference::{Q8Row, dot, dot_q8};
 use calypte_quant::{DType, Matrix, unpack_row};
 use safetensors::SafeTensors;
@@ -73,12 +73,14 @@ fn the_canonical_dot_product_is_that_of_the_values() {
         // Far from zero on average, so that a minimum counts.
         let x: Vec<f32> = (0..cols).map(|i| ((i * 7919) % 2003) as f32 / 1001.5 - 0.6).collect();
         let (mut q, mut scale, mut sum) = (vec![0i8; cols], vec![0f32; cols / 32], vec![0f32; cols / 32]);
-        let mut bias = vec![[0; 3]; cols / 32];
-        quantize_row(&x, &mut q, &mut scale, &mut sum, &mut bias);
+        let (mut total, mut halves) = (vec![0; cols / 32], vec![[0; 2]; cols / 32]);
+        let mut out =
+            Q8RowMut { q: &mut q, scale: &mut scale, sum: &mut sum, total: &mut total, halves: &mut halves };
+        quantize_row(&x, &mut out);
         let rounded = (0..cols).map(|i| q[i] as f64 * scale[i / 32] as f64);
         for (row, values) in vectors.values.chunks(cols).enumerate() {
             let what = format!("{dtype} row {row}");
-            let q8 = Q8Row { q: &q, scale: &scale, sum: &sum, bias: &bias };
+            let q8 = Q8Row { q: &q, scale: &scale, sum: &sum, total: &total, halves: &halves };
             check_dot(&what, dot_q8(&matrix, row, q8), values, rounded.clone());
             check_dot(&what, dot(&matrix, row, &x), values, x.iter().map(|x| *x as f64));
         }

@@ -45,6 +45,7 @@ impl Simd for Avx2 {
     const LANES: usize = 8;
     const PARTS: usize = 2;
     const TILE: usize = 2;
+    const SIGNED_ABOVE: u8 = 0;
     type I = __m256i;
     type F = __m256;
 
@@ -124,11 +125,6 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn signed(v: __m256i) -> __m256i {
         v
-    }
-
-    #[inline(always)]
-    unsafe fn start_signed(_bias: __m256i) -> __m256i {
-        unsafe { _mm256_setzero_si256() }
     }
 
     /// The instruction wants one factor unsigned, so the weights' signs are moved over to the activations: |w| · (sign(w) · a)

@@ -45,6 +45,7 @@ impl Simd for Avx512 {
     const LANES: usize = 16;
     const PARTS: usize = 2;
     const TILE: usize = 6;
+    const SIGNED_ABOVE: u8 = 128;
     type I = __m512i;
     type F = __m512;
 
@@ -123,11 +124,6 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn signed(v: __m512i) -> __m512i {
         unsafe { _mm512_xor_si512(v, _mm512_set1_epi8(-128)) }
-    }
-
-    #[inline(always)]
-    unsafe fn start_signed(bias: __m512i) -> __m512i {
-        bias
     }
 
     #[inline(always)]

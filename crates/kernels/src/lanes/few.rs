@@ -6,7 +6,7 @@ use calypte_quant::Matrix;
 use calypte_quant::formats::BLOCK;
 
 use super::rows::Part;
-use super::{Factors, QUADS, Rows, Shape, Simd, Sink, Tile, Unpack, add_block, dot, parts, start};
+use super::{Factors, QUADS, Rows, Shape, Simd, Sink, Tile, Unpack, add_block, dot, parts};
 use crate::Activations;
 use crate::matmul::Out;
 
@@ -64,9 +64,9 @@ impl<V: Simd, F: Unpack, const N: usize> Sink<V, F> for Dot<V, N> {
         unsafe {
             let halves = <F::Shape as Shape>::HAS_HALVES;
             for t in 0..N {
-                let first = start::<V, F::Shape>(&self.x, t, block, if halves { 1 } else { 0 });
-                let second = if halves { start::<V, F::Shape>(&self.x, t, block, 2) } else { first };
-                let mut sums = [first, second];
+                let mut starts = [0; 2];
+                self.x.starts::<V, F::Shape>(t, block..block + 1, &mut starts);
+                let mut sums = [V::splat(starts[0]), V::splat(starts[1])];
                 for k in 0..QUADS {
                     let half = if halves { k / (QUADS / 2) } else { 0 };
                     sums[half] = dot::<V, F::Shape>(sums[half], codes[k], self.x.quad(t, block, k));

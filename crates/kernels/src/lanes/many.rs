@@ -7,7 +7,7 @@ use calypte_quant::Matrix;
 use calypte_quant::formats::BLOCK;
 
 use super::rows::Part;
-use super::{Factors, QUADS, Rows, Shape, Simd, Sink, Tile, Unpack, add_block, dot, parts, start};
+use super::{Factors, QUADS, Rows, Shape, Simd, Sink, Tile, Unpack, add_block, dot, parts};
 use crate::Activations;
 use crate::matmul::Out;
 
@@ -41,7 +41,12 @@ struct Fill<'a, V: Simd> {
 impl<V: Simd, F: Unpack> Sink<V, F> for Fill<'_, V> {
     #[inline(always)]
     unsafe fn take(&mut self, block: usize, codes: &[V::I; QUADS], factors: &Factors<V>) {
-        self.panel.blocks[block - self.first].write(Unpacked { codes: *codes, factors: *factors });
+        // SAFETY: the place is there, or the index would panic.
+        unsafe {
+            let to = self.panel.blocks[block - self.first].as_mut_ptr();
+            (&raw mut (*to).codes).write(*codes);
+            Factors::copy::<F::Shape>(&raw mut (*to).factors, factors);
+        }
     }
 }
 
@@ -140,23 +145,28 @@ unsafe fn tile<V: Simd, S: Shape, const P: usize, const N: usize>(job: &Job<'_, 
                 }
             }
         }
+        // All at once: in the loop below each would cost three instructions.
+        let mut starts = [[0i32; 2 * BLOCKS]; N];
+        for t in 0..N {
+            x.starts::<V, S>(t, 0..job.blocks, &mut starts[t]);
+        }
+        let halves = if S::HAS_HALVES { 2 } else { 1 };
         for b in 0..job.blocks {
             let mut sums = [[[V::splat(0); 2]; P]; N];
             for half in 0..2 {
                 // Without halves, both go into one sum.
-                let (into, which) = if S::HAS_HALVES { (half, half + 1) } else { (0, 0) };
+                let into = if S::HAS_HALVES { half } else { 0 };
                 if S::HAS_HALVES || half == 0 {
                     for t in 0..N {
-                        let begin = start::<V, S>(&x, t, b, which);
                         for p in 0..P {
-                            sums[t][p][into] = begin;
+                            sums[t][p][into] = V::splat(starts[t][halves * b + into]);
                         }
                     }
                 }
                 for k in half * (QUADS / 2)..(half + 1) * (QUADS / 2) {
                     let mut codes = [V::splat(0); P];
                     for p in 0..P {
-                        codes[p] = job.panels[p].blocks[b].assume_init_ref().codes[k];
+                        codes[p] = (*job.panels[p].blocks[b].as_ptr()).codes[k];
                     }
                     for t in 0..N {
                         let quad = x.quad(t, b, k);
@@ -167,9 +177,10 @@ unsafe fn tile<V: Simd, S: Shape, const P: usize, const N: usize>(job: &Job<'_, 
                 }
             }
             for p in 0..P {
-                let factors = &job.panels[p].blocks[b].assume_init_ref().factors;
+                let mut factors = Factors::scaled(V::splat_f(0.0));
+                Factors::copy::<S>(&mut factors, &raw const (*job.panels[p].blocks[b].as_ptr()).factors);
                 for t in 0..N {
-                    acc[t][p] = add_block::<V, S>(acc[t][p], sums[t][p], factors, &x, t, b);
+                    acc[t][p] = add_block::<V, S>(acc[t][p], sums[t][p], &factors, &x, t, b);
                 }
             }
         }

@@ -94,9 +94,7 @@ impl Part {
             } else {
                 let mut lanes = [0f32; LANES_MAX];
                 V::store_f(lanes.as_mut_ptr(), v);
-                for i in self.start..self.end {
-                    to.add(i).write(lanes[i]);
-                }
+                copy_lanes(to, lanes.as_ptr(), self.start..self.end);
             }
         }
     }
@@ -113,12 +111,22 @@ impl Part {
                 V::load_f(from)
             } else {
                 let mut lanes = [0f32; LANES_MAX];
-                for i in self.start..self.end {
-                    lanes[i] = from.add(i).read();
-                }
+                copy_lanes(lanes.as_mut_ptr(), from, self.start..self.end);
                 V::load_f(lanes.as_ptr())
             }
         }
+    }
+}
+
+/// Rare, and large when it is inlined into every tile.
+///
+/// # Safety
+/// The lanes must be readable and writable.
+#[inline(never)]
+unsafe fn copy_lanes(to: *mut f32, from: *const f32, lanes: Range<usize>) {
+    for i in lanes {
+        // SAFETY: promised by the caller.
+        unsafe { to.add(i).write(from.add(i).read()) };
     }
 }
 

@@ -14,6 +14,8 @@ pub(crate) trait Simd: Copy + 'static {
     const PARTS: usize;
     /// Activation rows of such a tile, at most 6.
     const TILE: usize;
+    /// How much [`Simd::signed`] makes codes too high.
+    const SIGNED_ABOVE: u8;
     /// A vector of integers.
     type I: Copy;
     /// A vector of floats.
@@ -35,8 +37,6 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn dot(acc: Self::I, codes: Self::I, quad: i32) -> Self::I;
     /// How signed bytes are kept for [`Simd::dot_signed`].
     unsafe fn signed(v: Self::I) -> Self::I;
-    /// What sums of [`Simd::dot_signed`] begin with, given −128 times the sum of the activations.
-    unsafe fn start_signed(bias: Self::I) -> Self::I;
     /// [`Simd::dot`] of signed bytes that [`Simd::signed`] has prepared.
     unsafe fn dot_signed(acc: Self::I, codes: Self::I, quad: i32) -> Self::I;
 
