@@ -19,6 +19,7 @@ pub mod math;
 pub mod matmul;
 pub mod ops;
 mod team;
+mod wide;
 
 pub use activations::{Activations, Precision};
 pub use isa::Isa;

@@ -1,21 +1,14 @@
 //! Grouped-query attention (arXiv 2305.13245) with rotary positions.
 
-use std::cell::RefCell;
-
 use calypte_checkpoint::Role;
 use calypte_checkpoint::arch::{Arch, Gqa as Shape};
-use calypte_kernels::attention::{Cached, Scoring, Visible, attend};
+use calypte_kernels::attention::{Heads, Visible, grouped};
 use calypte_kernels::{Activations, ops};
 
 use crate::kv::LayerKv;
 use crate::rotation::Rotation;
 use crate::weights::{Linear, Loader};
 use crate::{Compute, ModelError};
-
-thread_local! {
-    /// Scores of one query; kept per thread so that a steady state allocates nothing.
-    static SCORES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
 
 /// One layer's attention.
 pub(crate) struct Gqa {
@@ -96,20 +89,12 @@ impl Gqa {
         kv.keys.extend_from_slice(&k);
         kv.values.extend_from_slice(&v);
 
-        let (stride, group) = (kv_heads * dim, heads / kv_heads);
-        let (keys, values) = (&kv.keys, &kv.values);
         let mut mixed = Activations::new();
-        compute.team.run_pieces(mixed.fill(rows, heads * dim), dim, |i, out| {
-            let (row, head) = (i / heads, i % heads);
-            let offset = head / group * dim;
-            let keys = Cached { data: keys, stride, offset, width: dim };
-            let values = Cached { data: values, stride, offset, width: dim };
-            let query = &q[i * dim..(i + 1) * dim];
-            let visible = Visible::latest(first + row + 1, self.window);
-            let sink = self.sinks.as_ref().map(|s| s[head]);
-            let scoring = Scoring { scale: self.shape.scale, sink };
-            SCORES.with_borrow_mut(|scores| attend(query, keys, values, visible, scoring, scores, out));
-        });
+        let shape = Heads { queries: heads, keys: kv_heads, width: dim };
+        let visible = |row: usize| Visible::latest(first + row + 1, self.window);
+        let (scale, sinks, out_rows) =
+            (self.shape.scale, self.sinks.as_deref(), mixed.fill(rows, heads * dim));
+        grouped(compute.team, shape, &q, &kv.keys, &kv.values, visible, scale, sinks, out_rows);
         self.out.apply(compute, &mut mixed, out);
     }
 }

@@ -6,10 +6,11 @@
 //! selection, where every query has keys of its own, it is also the cheaper one.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use calypte_checkpoint::Role;
 use calypte_checkpoint::arch::{Arch, IndexerKind, Mla as Shape};
-use calypte_kernels::attention::{Cached, Scoring, attend};
+use calypte_kernels::attention::{Cached, Query, attend};
 use calypte_kernels::matmul::matmul_serial;
 use calypte_kernels::{Activations, Precision, ops};
 
@@ -44,14 +45,20 @@ enum Queries {
     Direct(Weight),
 }
 
-/// What one head computes in; kept per thread so that a steady state allocates nothing.
+/// What the heads of a task compute in; kept per thread so that a steady state allocates little.
 #[derive(Default)]
 struct HeadScratch {
     input: Activations,
     absorbed: Vec<f32>,
-    query: Vec<f32>,
+    queries: Vec<f32>,
+    mixed: Vec<f32>,
     scores: Vec<f32>,
 }
+
+/// Tasks per thread when heads are computed together.
+const TASKS_PER_THREAD: usize = 2;
+/// Queries that a task takes together if it can: they share each pass over the cache.
+const QUERIES_PER_TASK: usize = 64;
 
 thread_local! {
     static SCRATCH: RefCell<HeadScratch> = RefCell::new(HeadScratch::default());
@@ -123,12 +130,17 @@ impl Mla {
             indexer.select(compute, rotation, x, &mut q_latent, kv, selection);
         }
 
-        // Head by head, so that each head's up-projections are used for all rows at once; then back to row by row.
+        // Head by head, so that each head's up-projections are used for all rows at once; then back to row by row. All heads
+        // read the same cache, so with few rows several heads go over it together.
         let (keys, selection) = (&kv.keys, &*selection);
+        let fair = heads.div_ceil(compute.team.threads() * TASKS_PER_THREAD);
+        let together = QUERIES_PER_TASK.div_ceil(rows).min(fair);
         let mut by_head = vec![0f32; heads * rows * v];
-        compute.team.run_pieces(&mut by_head, rows * v, |head, out| {
+        compute.team.run_pieces(&mut by_head, together * rows * v, |task, out| {
+            let first = task * together;
+            let heads = first..(first + together).min(heads);
             SCRATCH.with_borrow_mut(|scratch| {
-                self.head_forward(compute.precision, head, rows, &q, keys, selection, scratch, out);
+                self.heads_forward(compute.precision, heads, rows, &q, keys, selection, scratch, out);
             });
         });
         let mut mixed = Activations::new();
@@ -162,11 +174,11 @@ impl Mla {
         }
     }
 
-    /// One head for all rows: absorb, attend to the latents, project up. `out` is `[rows, v]`.
-    fn head_forward(
+    /// Some heads for all rows: absorb, attend to the latents, project up. `out` is `[heads, rows, v]`.
+    fn heads_forward(
         &self,
         precision: Precision,
-        head: usize,
+        heads: Range<usize>,
         rows: usize,
         q: &[f32],
         keys: &[f32],
@@ -174,27 +186,37 @@ impl Mla {
         scratch: &mut HeadScratch,
         out: &mut [f32],
     ) {
-        let Shape { heads, kv_lora, nope, rope, v, scale, .. } = self.shape;
+        let Shape { heads: all, kv_lora, nope, rope, v, scale, .. } = self.shape;
         let (head_dim, width) = (nope + rope, kv_lora + rope);
-        let query_of = |row: usize| &q[(row * heads + head) * head_dim..][..head_dim];
-        let HeadScratch { input, absorbed, query, scores } = scratch;
+        let query_of = |row: usize, head: usize| &q[(row * all + head) * head_dim..][..head_dim];
+        let HeadScratch { input, absorbed, queries, mixed, scores } = scratch;
 
-        for (row, part) in input.fill(rows, nope).chunks_exact_mut(nope).enumerate() {
-            part.copy_from_slice(&query_of(row)[..nope]);
-        }
         absorbed.resize(rows * kv_lora, 0.0);
-        project(precision, &self.k_b, head * kv_lora, kv_lora, input, absorbed);
+        queries.resize(heads.len() * rows * width, 0.0);
+        for (head, queries) in heads.clone().zip(queries.chunks_exact_mut(rows * width)) {
+            for (row, part) in input.fill(rows, nope).chunks_exact_mut(nope).enumerate() {
+                part.copy_from_slice(&query_of(row, head)[..nope]);
+            }
+            project(precision, &self.k_b, head * kv_lora, kv_lora, input, absorbed);
+            for (row, query) in queries.chunks_exact_mut(width).enumerate() {
+                query[..kv_lora].copy_from_slice(&absorbed[row * kv_lora..(row + 1) * kv_lora]);
+                query[kv_lora..].copy_from_slice(&query_of(row, head)[nope..]);
+            }
+        }
 
         let cache = |width| Cached { data: keys, stride: kv_lora + rope, offset: 0, width };
-        let scoring = Scoring::scaled(scale);
-        let mixed = input.fill(rows, kv_lora);
-        for (row, mixed) in mixed.chunks_exact_mut(kv_lora).enumerate() {
-            query.clear();
-            query.extend_from_slice(&absorbed[row * kv_lora..(row + 1) * kv_lora]);
-            query.extend_from_slice(&query_of(row)[nope..]);
-            attend(query, cache(width), cache(kv_lora), selection.visible(row), scoring, scores, mixed);
+        let vectors = queries.chunks_exact(width).enumerate();
+        let list: Vec<Query<'_>> = vectors
+            .map(|(i, vector)| Query { vector, visible: selection.visible(i % rows), sink: None })
+            .collect();
+        mixed.resize(list.len() * kv_lora, 0.0);
+        attend(&list, cache(width), cache(kv_lora), scale, scores, mixed);
+
+        let each = mixed.chunks_exact(rows * kv_lora).zip(out.chunks_exact_mut(rows * v));
+        for (head, (mixed, out)) in heads.zip(each) {
+            input.copy_from(rows, kv_lora, mixed);
+            project(precision, &self.v_b, head * v, v, input, out);
         }
-        project(precision, &self.v_b, head * v, v, input, out);
     }
 }
 

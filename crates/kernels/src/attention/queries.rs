@@ -1,0 +1,481 @@
+//! The attention itself, for any number of queries that read the same cache.
+
+use std::cell::RefCell;
+
+use calypte_quant::reference::{LANES, reduce};
+
+use super::{Cached, Visible};
+use crate::team::SendPtr;
+use crate::wide::{Wide, for_each_wide};
+use crate::{Isa, Team, math};
+
+/// Keys that all queries meet before the next ones are fetched: few enough to stay in a cache near the core.
+const CHUNK: usize = 64;
+/// Queries that go over the cache together: their scores stay in a second-level cache.
+const TOGETHER: usize = 32;
+/// Keys whose dot products are summed side by side.
+const KEYS: usize = 8;
+/// Rows of queries that one task takes together.
+const ROWS_PER_TASK: usize = 8;
+
+/// One query.
+#[derive(Clone, Copy)]
+pub struct Query<'a> {
+    /// As many values as a key has.
+    pub vector: &'a [f32],
+    /// What it sees.
+    pub visible: Visible<'a>,
+    /// One more score, that of a key without a value (an attention sink): it only takes its share.
+    pub sink: Option<f32>,
+}
+
+for_each_wide! {
+    fn attend_isa(queries: &[Query<'_>], keys: Cached<'_>, values: Cached<'_>, scale: f32, scores: &mut Vec<f32>,
+        out: &mut [f32]) = attend_body
+}
+
+/// `out[n] = Σ softmax(scale · q_n·k_i) · v_i` over the positions that query n sees.
+///
+/// `out` has `values.width` values for each query; `scores` is scratch that keeps its memory.
+pub fn attend(
+    queries: &[Query<'_>],
+    keys: Cached<'_>,
+    values: Cached<'_>,
+    scale: f32,
+    scores: &mut Vec<f32>,
+    out: &mut [f32],
+) {
+    for (queries, out) in queries.chunks(TOGETHER).zip(out.chunks_mut(TOGETHER * values.width)) {
+        attend_isa(Isa::get(), queries, keys, values, scale, scores, out);
+    }
+}
+
+/// # Safety
+/// The processor must have the instructions of `W`.
+#[inline(always)]
+unsafe fn attend_body<W: Wide>(
+    queries: &[Query<'_>],
+    keys: Cached<'_>,
+    values: Cached<'_>,
+    scale: f32,
+    scores: &mut Vec<f32>,
+    out: &mut [f32],
+) {
+    let out = &mut out[..queries.len() * values.width];
+    out.fill(0.0);
+    let longest = queries.iter().map(|q| q.visible.len()).max().unwrap_or(0);
+    if longest == 0 {
+        return;
+    }
+    // Whole vectors of scores are written, also of the last few keys.
+    let stride = longest.next_multiple_of(LANES);
+    scores.resize(queries.len() * stride, 0.0);
+    for start in (0..longest).step_by(CHUNK) {
+        for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(stride)) {
+            assert_eq!(query.vector.len(), keys.width, "a query and the keys have different widths");
+            for first in (start..query.visible.len().min(start + CHUNK)).step_by(LANES) {
+                let to: &mut [f32; LANES] =
+                    (&mut scores[first..first + LANES]).try_into().expect("the stride is whole vectors");
+                // SAFETY: promised by the caller.
+                unsafe { score::<W>(query, keys, first, scale, to) };
+            }
+        }
+    }
+    for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(stride)) {
+        softmax(&mut scores[..query.visible.len()], query.sink);
+    }
+    for start in (0..longest).step_by(CHUNK) {
+        let each = queries.iter().zip(scores.chunks_exact(stride)).zip(out.chunks_exact_mut(values.width));
+        for ((query, weights), out) in each {
+            let end = query.visible.len().min(start + CHUNK);
+            if start < end {
+                // SAFETY: promised by the caller.
+                unsafe { mix::<W>(&weights[start..end], query.visible, start, values, out) };
+            }
+        }
+    }
+}
+
+/// Scores of the keys number `first ..` that a query sees; what is behind the last one is undefined.
+///
+/// # Safety
+/// The processor must have the instructions of `W`.
+#[inline(always)]
+unsafe fn score<W: Wide>(
+    query: &Query<'_>,
+    keys: Cached<'_>,
+    first: usize,
+    scale: f32,
+    to: &mut [f32; LANES],
+) {
+    let last = query.visible.len() - 1;
+    // SAFETY: the keys are slices of the width that the query has; the rest is promised by the caller.
+    unsafe {
+        let mut sums = [W::splat(0.0); LANES];
+        for group in 0..LANES / KEYS {
+            let mut at = [query.vector.as_ptr(); KEYS];
+            for (i, at) in at.iter_mut().enumerate() {
+                *at = keys.at(query.visible.position((first + group * KEYS + i).min(last))).as_ptr();
+            }
+            let group: &mut [W; KEYS] =
+                (&mut sums[group * KEYS..(group + 1) * KEYS]).try_into().expect("eight of sixteen");
+            dots(query.vector, &at, group);
+        }
+        W::reduce(&sums).mul(W::splat(scale)).store(to.as_mut_ptr());
+    }
+}
+
+/// The sixteen sums of the products of a vector with each of eight others.
+///
+/// # Safety
+/// The processor must have the instructions of `W`; the others must be as long.
+#[inline(always)]
+unsafe fn dots<W: Wide>(vector: &[f32], others: &[*const f32; KEYS], sums: &mut [W; KEYS]) {
+    let whole = vector.len() / LANES * LANES;
+    // SAFETY: promised by the caller.
+    unsafe {
+        for c in (0..whole).step_by(LANES) {
+            let x = W::load(vector.as_ptr().add(c));
+            for i in 0..KEYS {
+                sums[i] = sums[i].add(x.mul(W::load(others[i].add(c))));
+            }
+        }
+        if whole < vector.len() {
+            for i in 0..KEYS {
+                let mut lanes = [0f32; LANES];
+                sums[i].store(lanes.as_mut_ptr());
+                for c in whole..vector.len() {
+                    lanes[c - whole] += vector[c] * *others[i].add(c);
+                }
+                sums[i] = W::load(lanes.as_ptr());
+            }
+        }
+    }
+}
+
+/// Scores to weights.
+#[inline(always)]
+fn softmax(scores: &mut [f32], sink: Option<f32>) {
+    // A NaN must reach the output instead of losing every comparison.
+    let (mut max, mut nan) = ([sink.unwrap_or(f32::NEG_INFINITY); LANES], [false; LANES]);
+    let (whole, rest) = scores.as_chunks_mut::<LANES>();
+    for chunk in &*whole {
+        for j in 0..LANES {
+            max[j] = if chunk[j] > max[j] { chunk[j] } else { max[j] };
+            nan[j] |= chunk[j].is_nan();
+        }
+    }
+    for (j, s) in rest.iter().enumerate() {
+        max[j] = if *s > max[j] { *s } else { max[j] };
+        nan[j] |= s.is_nan();
+    }
+    let any_nan = nan.iter().any(|n| *n);
+    let max = if any_nan { f32::NAN } else { max.iter().fold(max[0], |m, v| if *v > m { *v } else { m }) };
+    let mut lanes = [0f32; LANES];
+    for chunk in &mut *whole {
+        for j in 0..LANES {
+            chunk[j] = math::exp(chunk[j] - max);
+        }
+        for j in 0..LANES {
+            lanes[j] += chunk[j];
+        }
+    }
+    for (j, s) in rest.iter_mut().enumerate() {
+        *s = math::exp(*s - max);
+        lanes[j] += *s;
+    }
+    let mut sum = reduce(lanes);
+    if let Some(sink) = sink {
+        sum += math::exp(sink - max);
+    }
+    for chunk in whole {
+        for j in 0..LANES {
+            chunk[j] /= sum;
+        }
+    }
+    rest.iter_mut().for_each(|s| *s /= sum);
+}
+
+/// Adds the values of the keys number `first ..` that a query sees, each times its weight.
+///
+/// # Safety
+/// The processor must have the instructions of `W`.
+#[inline(always)]
+unsafe fn mix<W: Wide>(
+    weights: &[f32],
+    visible: Visible<'_>,
+    first: usize,
+    values: Cached<'_>,
+    out: &mut [f32],
+) {
+    let mut column = 0;
+    // SAFETY: columns are inside the width; the rest is promised by the caller.
+    unsafe {
+        while W::ACCUMULATORS >= 8 && column + 8 * LANES <= values.width {
+            mix_columns::<W, 8>(weights, visible, first, values, column, out);
+            column += 8 * LANES;
+        }
+        while column + 4 * LANES <= values.width {
+            mix_columns::<W, 4>(weights, visible, first, values, column, out);
+            column += 4 * LANES;
+        }
+        while column + LANES <= values.width {
+            mix_columns::<W, 1>(weights, visible, first, values, column, out);
+            column += LANES;
+        }
+    }
+    if column < values.width {
+        for (i, weight) in weights.iter().enumerate() {
+            let value = &values.at(visible.position(first + i))[column..];
+            for (o, v) in out[column..].iter_mut().zip(value) {
+                *o += weight * v;
+            }
+        }
+    }
+}
+
+/// [`mix`] for N vectors of columns.
+///
+/// # Safety
+/// The processor must have the instructions of `W`; the columns must be inside the width.
+#[inline(always)]
+unsafe fn mix_columns<W: Wide, const N: usize>(
+    weights: &[f32],
+    visible: Visible<'_>,
+    first: usize,
+    values: Cached<'_>,
+    column: usize,
+    out: &mut [f32],
+) {
+    let out = &mut out[column..column + N * LANES];
+    // SAFETY: promised by the caller.
+    unsafe {
+        let mut sums = [W::splat(0.0); N];
+        for n in 0..N {
+            sums[n] = W::load(out.as_ptr().add(n * LANES));
+        }
+        for (i, weight) in weights.iter().enumerate() {
+            let value = values.at(visible.position(first + i))[column..].as_ptr();
+            let weight = W::splat(*weight);
+            for n in 0..N {
+                sums[n] = sums[n].add(weight.mul(W::load(value.add(n * LANES))));
+            }
+        }
+        for n in 0..N {
+            sums[n].store(out.as_mut_ptr().add(n * LANES));
+        }
+    }
+}
+
+/// How many query heads there are, and how many share each head of keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    /// Heads of queries.
+    pub queries: usize,
+    /// Heads of keys and values, which divide them.
+    pub keys: usize,
+    /// Values of a head.
+    pub width: usize,
+}
+
+#[derive(Default)]
+struct Scratch {
+    scores: Vec<f32>,
+    mixed: Vec<f32>,
+}
+
+thread_local! {
+    /// Kept per thread so that a steady state allocates little.
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+/// Grouped-query attention (arXiv 2305.13245) for rows of queries.
+///
+/// `q` and `out` are `[rows, queries · width]`, `keys` and `values` `[positions, keys · width]`; `visible` says what a row
+/// sees; `sinks` has one score for each head of queries.
+pub fn grouped<'a>(
+    team: &Team,
+    heads: Heads,
+    q: &[f32],
+    keys: &[f32],
+    values: &[f32],
+    visible: impl Fn(usize) -> Visible<'a> + Sync,
+    scale: f32,
+    sinks: Option<&[f32]>,
+    out: &mut [f32],
+) {
+    let Heads { queries, keys: kv, width } = heads;
+    assert_eq!(q.len(), out.len(), "queries and results have different sizes");
+    let (row_width, group) = (queries * width, queries / kv);
+    let rows = q.len() / row_width;
+    // Few rows: a task for every head of queries, or there would be too few tasks.
+    let together = if rows < ROWS_PER_TASK { 1 } else { group };
+    let (units, tiles) = (queries / together, rows.div_ceil(ROWS_PER_TASK));
+    let target = SendPtr(out.as_mut_ptr());
+    team.run(units * tiles, |task| {
+        let first_head = task % units * together;
+        let first_row = task / units * ROWS_PER_TASK;
+        let rows = first_row..(first_row + ROWS_PER_TASK).min(rows);
+        let cache = |data| Cached { data, stride: kv * width, offset: first_head / group * width, width };
+        let at = |row: usize, head: usize| row * row_width + head * width;
+        let of_row = |row: usize| {
+            let visible = visible(row);
+            (first_head..first_head + together).map(move |head| Query {
+                vector: &q[at(row, head)..at(row, head) + width],
+                visible,
+                sink: sinks.map(|s| s[head]),
+            })
+        };
+        let list: Vec<Query<'_>> = rows.clone().flat_map(of_row).collect();
+        SCRATCH.with_borrow_mut(|Scratch { scores, mixed }| {
+            mixed.resize(list.len() * width, 0.0);
+            attend(&list, cache(keys), cache(values), scale, scores, mixed);
+            for (row, mixed) in rows.zip(mixed.chunks_exact(together * width)) {
+                // SAFETY: the heads of this unit lie side by side in the row; no other task has them, and `out` is as
+                // large as `q`, from which the queries came.
+                unsafe {
+                    let to = target.get().add(at(row, first_head));
+                    std::ptr::copy_nonoverlapping(mixed.as_ptr(), to, mixed.len());
+                }
+            }
+        });
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(n: usize, seed: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
+    }
+
+    /// The canonical sequence, as plainly as it can be said.
+    fn reference(query: &Query<'_>, keys: Cached<'_>, values: Cached<'_>, scale: f32) -> Vec<f32> {
+        let count = query.visible.len();
+        let at = |i: usize| query.visible.position(i);
+        let scores: Vec<f32> = (0..count)
+            .map(|i| calypte_quant::reference::dot_f32(query.vector, keys.at(at(i))) * scale)
+            .collect();
+        let max = scores.iter().copied().chain(query.sink).fold(f32::NEG_INFINITY, f32::max);
+        let mut lanes = [0f32; LANES];
+        let powers: Vec<f32> = scores.iter().map(|s| math::exp(s - max)).collect();
+        powers.iter().enumerate().for_each(|(i, p)| lanes[i % LANES] += p);
+        let sum = reduce(lanes) + query.sink.map_or(0.0, |s| math::exp(s - max));
+        let mut out = vec![0f32; values.width];
+        for (i, power) in powers.iter().enumerate() {
+            out.iter_mut().zip(values.at(at(i))).for_each(|(o, v)| *o += power / sum * v);
+        }
+        out
+    }
+
+    fn bits(v: &[f32]) -> Vec<u32> {
+        v.iter().map(|v| v.to_bits()).collect()
+    }
+
+    /// Every tier against the reference: queries with ranges, windows, selections and sinks, together and alone.
+    #[track_caller]
+    fn check(positions: usize, key_width: usize, value_width: usize) {
+        let stride = key_width + value_width + 5;
+        let cache = noise(positions * stride, 2);
+        let keys = Cached { data: &cache, stride, offset: 3, width: key_width };
+        let values = Cached { data: &cache, stride, offset: 4 + key_width, width: value_width };
+        let vectors = noise(6 * key_width, 1);
+        let everything: Vec<u32> = (0..positions as u32).collect();
+        let some: Vec<u32> = everything.iter().copied().filter(|p| p * 7 % 3 != 1).collect();
+        let visible = [
+            Visible::latest(positions, None),
+            Visible::latest(positions / 2, None),
+            Visible::latest(positions, Some(positions / 3 + 1)),
+            Visible::Selected(&everything),
+            Visible::Selected(&some),
+            Visible::latest(positions, Some(positions)),
+        ];
+        let queries: Vec<Query<'_>> = vectors
+            .chunks(key_width)
+            .zip(visible)
+            .enumerate()
+            .map(|(i, (vector, visible))| Query { vector, visible, sink: (i % 2 == 1).then_some(0.25) })
+            .collect();
+        let want: Vec<f32> = queries.iter().flat_map(|q| reference(q, keys, values, 0.3)).collect();
+        for isa in Isa::available() {
+            let mut got = vec![f32::NAN; want.len()];
+            attend_isa(isa, &queries, keys, values, 0.3, &mut Vec::new(), &mut got);
+            assert_eq!(bits(&got), bits(&want), "{positions} {key_width} {value_width} {}", isa.name());
+            for (query, want) in queries.iter().zip(want.chunks(value_width)) {
+                let got = &mut got[..value_width];
+                attend_isa(isa, std::slice::from_ref(query), keys, values, 0.3, &mut Vec::new(), got);
+                assert_eq!(bits(got), bits(want), "alone, {}", isa.name());
+            }
+        }
+    }
+
+    #[test]
+    fn every_tier_equals_the_reference() {
+        for (positions, key_width, value_width) in [
+            (37, 24, 17),
+            (1, 16, 64),
+            (130, 64, 64),
+            (65, 48, 200),
+            (16, 7, 5),
+            (200, 128, 128),
+            (64, 20, 144),
+        ] {
+            check(positions, key_width, value_width);
+        }
+    }
+
+    #[test]
+    fn attention_is_a_weighted_mean() {
+        // Two keys with equal scores: the mean of their values. A third, far better one: its value alone, unless
+        // it is outside the window.
+        let cache = [1.0, 0.0, 2.0, 1.0, 0.0, 4.0, 100.0, 0.0, 9.0];
+        let keys = Cached { data: &cache, stride: 3, offset: 0, width: 2 };
+        let values = Cached { data: &cache, stride: 3, offset: 2, width: 1 };
+        for (visible, sink, want) in [
+            (Visible::latest(2, None), None, 3.0),
+            (Visible::latest(3, None), None, 9.0),
+            (Visible::latest(2, Some(1)), None, 4.0),
+            (Visible::Selected(&[1]), None, 4.0),
+            // As good as both keys together: half of the weight goes nowhere.
+            (Visible::latest(2, None), Some(1.0 + 2f32.ln()), 1.5),
+        ] {
+            let mut out = [0f32];
+            let query = Query { vector: &[1.0, 0.0], visible, sink };
+            attend(&[query], keys, values, 1.0, &mut Vec::new(), &mut out);
+            assert!((out[0] - want).abs() < 1e-5, "{visible:?} {sink:?}: {} is not {want}", out[0]);
+        }
+    }
+
+    #[test]
+    fn a_nan_reaches_the_output() {
+        let mut cache = noise(40 * 8, 3);
+        cache[20 * 8 + 1] = f32::NAN;
+        let keys = Cached { data: &cache, stride: 8, offset: 0, width: 4 };
+        let values = Cached { data: &cache, stride: 8, offset: 4, width: 4 };
+        let mut out = [0f32; 4];
+        let query = Query { vector: &[1.0; 4], visible: Visible::latest(40, None), sink: None };
+        attend(&[query], keys, values, 1.0, &mut Vec::new(), &mut out);
+        assert!(out.iter().all(|v| v.is_nan()));
+    }
+
+    /// Grouped heads over rows, at once and one by one, with any number of threads.
+    #[test]
+    fn rows_and_threads_change_nothing() {
+        let heads = Heads { queries: 6, keys: 2, width: 20 };
+        let (rows, first) = (19, 11);
+        let (q, keys) = (noise(rows * 120, 4), noise((first + rows) * 40, 5));
+        let (values, sinks) = (noise((first + rows) * 40, 6), noise(6, 7));
+        let run = |threads, rows: std::ops::Range<usize>| {
+            let mut out = vec![f32::NAN; rows.len() * 120];
+            let visible = |row: usize| Visible::latest(first + rows.start + row + 1, Some(25));
+            let q = &q[rows.start * 120..rows.end * 120];
+            grouped(&Team::new(threads), heads, q, &keys, &values, visible, 0.3, Some(&sinks), &mut out);
+            bits(&out)
+        };
+        let want = run(1, 0..rows);
+        assert_eq!(run(3, 0..rows), want);
+        let single: Vec<u32> = (0..rows).flat_map(|r| run(2, r..r + 1)).collect();
+        assert_eq!(single, want);
+    }
+}

@@ -1,0 +1,108 @@
+//! Sixteen f32 lanes, the accumulators of a float dot product, on every tier.
+//!
+//! [`calypte_quant::reference`] says which sixteen sums there are and in which tree they are added. Sixteen dot products at
+//! once let a tier add all their trees side by side ([`Wide::reduce`]) instead of one lane after the other.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2Floats;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512Floats;
+pub(crate) use portable::PortableFloats;
+
+use calypte_quant::reference::LANES;
+
+/// A vector of sixteen floats.
+///
+/// # Safety
+/// All methods: the processor must have the instructions of the implementor, and pointers be valid for sixteen values.
+/// Methods are `#[inline(always)]`, so that they end up in a function compiled for the tier.
+#[allow(clippy::missing_safety_doc)] // said once, above
+pub(crate) trait Wide: Copy {
+    /// How many of these a loop can add to and keep in registers.
+    const ACCUMULATORS: usize;
+
+    unsafe fn splat(v: f32) -> Self;
+    unsafe fn load(from: *const f32) -> Self;
+    unsafe fn store(self, to: *mut f32);
+    unsafe fn add(self, other: Self) -> Self;
+    unsafe fn mul(self, other: Self) -> Self;
+    /// Lane i of the result is the sum of vector i: lanes 8 to 15 onto lanes 0 to 7, then 4 to 7 onto 0 to 3, and so on.
+    unsafe fn reduce(all: &[Self; LANES]) -> Self;
+}
+
+/// Declares `fn $name(isa, args…)` that runs `$body::<W>(args…)` with the vectors of the given tier, compiled for it.
+macro_rules! for_each_wide {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident ($($arg:ident : $ty:ty),* $(,)?) = $body:ident) => {
+        $(#[$meta])*
+        $vis fn $name(isa: $crate::Isa, $($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                fn avx2($($arg: $ty),*) {
+                    // SAFETY: this function runs only where AVX2 is.
+                    unsafe { $body::<$crate::wide::Avx2Floats>($($arg),*) }
+                }
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2")]
+                fn avx512($($arg: $ty),*) {
+                    // SAFETY: this function runs only where AVX-512 is.
+                    unsafe { $body::<$crate::wide::Avx512Floats>($($arg),*) }
+                }
+                match isa {
+                    // SAFETY: a tier above `Scalar` is only ever made by `Isa::available`, which asked the processor.
+                    $crate::Isa::Avx512 => return unsafe { avx512($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::Isa::Avx2 => return unsafe { avx2($($arg),*) },
+                    $crate::Isa::Scalar => {}
+                }
+            }
+            let _ = isa;
+            // SAFETY: plain Rust needs no instructions.
+            unsafe { $body::<$crate::wide::PortableFloats>($($arg),*) }
+        }
+    };
+}
+pub(crate) use for_each_wide;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use calypte_quant::reference::reduce;
+
+    #[inline(always)]
+    unsafe fn reduce_body<W: Wide>(values: &[[f32; LANES]; LANES], out: &mut [f32; LANES]) {
+        // SAFETY: the arrays are of that size; the rest is promised by the caller.
+        unsafe {
+            let mut all = [W::splat(0.0); LANES];
+            for (vector, values) in all.iter_mut().zip(values) {
+                *vector = W::load(values.as_ptr());
+            }
+            W::reduce(&all).store(out.as_mut_ptr());
+        }
+    }
+
+    for_each_wide! {
+        fn reduce_isa(values: &[[f32; LANES]; LANES], out: &mut [f32; LANES]) = reduce_body
+    }
+
+    #[test]
+    fn trees_side_by_side_are_the_reference_tree() {
+        let mut values = [[0f32; LANES]; LANES];
+        for (i, row) in values.iter_mut().enumerate() {
+            for (j, v) in row.iter_mut().enumerate() {
+                *v = ((i * 16 + j) * 7919 % 2003) as f32 / 7.0 - 100.0;
+            }
+        }
+        let want = values.map(reduce).map(f32::to_bits);
+        for isa in crate::Isa::available() {
+            let mut got = [0f32; LANES];
+            reduce_isa(isa, &values, &mut got);
+            assert_eq!(got.map(f32::to_bits), want, "{}", isa.name());
+        }
+    }
+}
