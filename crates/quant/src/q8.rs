@@ -25,10 +25,12 @@ pub struct Q8RowMut<'a> {
 /// anywhere in a block makes its scale, and so everything computed from it, not finite: it must not disappear by rounding.
 #[inline(always)]
 pub fn quantize_row(x: &[f32], out: &mut Q8RowMut<'_>) {
-    /// Adding and subtracting 1.5·2²³ rounds to the nearest integer, ties to even, for |v| < 2²²; unlike a rounding
-    /// instruction it exists on every target and vectorises.
+    /// Adding 1.5·2²³ leaves the nearest integer, ties to even, in the last bits for |v| < 2²²; unlike a rounding instruction
+    /// it exists on every target and vectorises.
     const ROUND: f32 = 12_582_912.0;
     for (b, (x, q)) in x.chunks_exact(BLOCK).zip(out.q.chunks_exact_mut(BLOCK)).enumerate() {
+        let (x, q): (&[f32; BLOCK], &mut [i8; BLOCK]) =
+            (x.try_into().expect("whole blocks"), q.try_into().expect("whole blocks"));
         // As integers, magnitudes order the same, and NaNs come out on top instead of being ignored.
         let mut magnitude = 0u32;
         for v in x {
@@ -36,13 +38,24 @@ pub fn quantize_row(x: &[f32], out: &mut Q8RowMut<'_>) {
         }
         let d = f32::from_bits(magnitude) / 127.0;
         let inverse = if d > 0.0 { 1.0 / d } else { 0.0 };
-        let mut halves = [0i32; 2];
+        let mut rounded = [0i32; BLOCK];
         for j in 0..BLOCK {
-            let r = (x[j] * inverse + ROUND) - ROUND;
-            // A subnormal scale can make the quotient overflow: saturate like any other rounding would.
-            let i = (r as i32).clamp(-127, 127);
-            q[j] = i as i8;
-            halves[j / 16] += i;
+            let v = x[j] * inverse;
+            // A subnormal scale can make the quotient overflow, and that of zero a NaN: saturate like any other rounding.
+            let v = if v.is_nan() { 0.0 } else { v };
+            let v = if v > 127.0 { 127.0 } else { v };
+            let v = if v < -127.0 { -127.0 } else { v };
+            rounded[j] = ((v + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+        }
+        for j in 0..BLOCK {
+            q[j] = rounded[j] as i8;
+        }
+        let mut halves = [0i32; 2];
+        for j in 0..BLOCK / 2 {
+            halves[0] += rounded[j];
+        }
+        for j in BLOCK / 2..BLOCK {
+            halves[1] += rounded[j];
         }
         let total = halves[0] + halves[1];
         out.scale[b] = d;
@@ -73,6 +86,16 @@ mod tests {
         let (q, d, s) = quantize(&x);
         assert_eq!(&q[..5], &[127, 2, -4, 0, 0]);
         assert_eq!((d[0], s[0], d[1], s[1]), (1.0, 125.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn tiny_blocks_saturate() {
+        // The scale is so small that its inverse is infinite.
+        let mut x = [0.0f32; 32];
+        x[..3].copy_from_slice(&[f32::from_bits(200), -f32::from_bits(1), 0.0]);
+        let (q, d, _) = quantize(&x);
+        assert!(d[0] > 0.0 && (1.0 / d[0]).is_infinite());
+        assert_eq!(&q[..4], &[127, -127, 0, 0]);
     }
 
     #[test]

@@ -13,6 +13,8 @@ use crate::{Isa, Team, math};
 const CHUNK: usize = 64;
 /// Queries that go over the cache together: their scores stay in a second-level cache.
 const TOGETHER: usize = 32;
+/// Queries whose values are added up side by side.
+const PAIR: usize = 2;
 /// Keys whose dot products are summed side by side.
 const KEYS: usize = 8;
 /// Rows of queries that one task takes together.
@@ -85,14 +87,47 @@ unsafe fn attend_body<W: Wide>(
         softmax(&mut scores[..query.visible.len()], query.sink);
     }
     for start in (0..longest).step_by(CHUNK) {
-        let each = queries.iter().zip(scores.chunks_exact(stride)).zip(out.chunks_exact_mut(values.width));
-        for ((query, weights), out) in each {
-            let end = query.visible.len().min(start + CHUNK);
-            if start < end {
-                // SAFETY: promised by the caller.
-                unsafe { mix::<W>(&weights[start..end], query.visible, start, values, out) };
-            }
+        let each =
+            queries.chunks(PAIR).zip(scores.chunks(PAIR * stride)).zip(out.chunks_mut(PAIR * values.width));
+        for ((queries, weights), out) in each {
+            // SAFETY: promised by the caller.
+            unsafe { mix_chunk::<W>(queries, weights, start, values, out) };
         }
+    }
+}
+
+/// Adds the values of the keys number `start .. start + CHUNK` that one query or two see, each times its weight.
+///
+/// # Safety
+/// The processor must have the instructions of `W`.
+#[inline(always)]
+unsafe fn mix_chunk<W: Wide>(
+    queries: &[Query<'_>],
+    weights: &[f32],
+    start: usize,
+    values: Cached<'_>,
+    out: &mut [f32],
+) {
+    let stride = weights.len() / queries.len();
+    let end_of = |q: &Query<'_>| q.visible.len().clamp(start, start + CHUNK);
+    let mut from = start;
+    if let [a, b] = queries
+        && let (Visible::Range { start: first, .. }, Visible::Range { start: other, .. }) =
+            (a.visible, b.visible)
+        && first == other
+    {
+        // Both see the same keys up to where one of them ends.
+        let end = end_of(a).min(end_of(b));
+        let both = [&weights[from..end], &weights[stride + from..stride + end]];
+        // SAFETY: promised by the caller.
+        unsafe { mix::<W, 2>(both, a.visible, from, values, out) };
+        from = end;
+    }
+    for (i, query) in queries.iter().enumerate() {
+        let (weights, end) = (&weights[i * stride..(i + 1) * stride], end_of(query));
+        let out = &mut out[i * values.width..(i + 1) * values.width];
+        // SAFETY: promised by the caller.
+        unsafe { mix::<W, 1>([&weights[from.min(end)..end]], query.visible, from, values, out) };
     }
 }
 
@@ -108,21 +143,35 @@ unsafe fn score<W: Wide>(
     scale: f32,
     to: &mut [f32; LANES],
 ) {
-    let last = query.visible.len() - 1;
     // SAFETY: the keys are slices of the width that the query has; the rest is promised by the caller.
     unsafe {
+        let at = keys_at(query.visible, keys, first);
         let mut sums = [W::splat(0.0); LANES];
-        for group in 0..LANES / KEYS {
-            let mut at = [query.vector.as_ptr(); KEYS];
-            for (i, at) in at.iter_mut().enumerate() {
-                *at = keys.at(query.visible.position((first + group * KEYS + i).min(last))).as_ptr();
-            }
-            let group: &mut [W; KEYS] =
-                (&mut sums[group * KEYS..(group + 1) * KEYS]).try_into().expect("eight of sixteen");
-            dots(query.vector, &at, group);
+        for (at, sums) in at.as_chunks::<KEYS>().0.iter().zip(sums.as_chunks_mut::<KEYS>().0) {
+            dots(query.vector, at, sums);
         }
         W::reduce(&sums).mul(W::splat(scale)).store(to.as_mut_ptr());
     }
+}
+
+/// Where the keys number `first ..` of what is visible start; the last one stands in for those behind it.
+#[inline(always)]
+fn keys_at(visible: Visible<'_>, keys: Cached<'_>, first: usize) -> [*const f32; LANES] {
+    let last = visible.len() - 1;
+    let mut at = [std::ptr::null(); LANES];
+    if let (Visible::Range { start, .. }, true) = (visible, first + LANES <= last + 1) {
+        // One check for all of them.
+        let end = (start + first + LANES - 1) * keys.stride + keys.offset + keys.width;
+        let all = &keys.data[(start + first) * keys.stride + keys.offset..end];
+        for (i, at) in at.iter_mut().enumerate() {
+            *at = all.as_ptr().wrapping_add(i * keys.stride);
+        }
+    } else {
+        for (i, at) in at.iter_mut().enumerate() {
+            *at = keys.at(visible.position((first + i).min(last))).as_ptr();
+        }
+    }
+    at
 }
 
 /// The sixteen sums of the products of a vector with each of eight others.
@@ -196,36 +245,40 @@ fn softmax(scores: &mut [f32], sink: Option<f32>) {
     rest.iter_mut().for_each(|s| *s /= sum);
 }
 
-/// Adds the values of the keys number `first ..` that a query sees, each times its weight.
+/// Adds the values of the keys number `first ..` of what Q queries see, each times the query's weight; `out` is one row of
+/// values for each query.
 ///
 /// # Safety
 /// The processor must have the instructions of `W`.
 #[inline(always)]
-unsafe fn mix<W: Wide>(
-    weights: &[f32],
+unsafe fn mix<W: Wide, const Q: usize>(
+    weights: [&[f32]; Q],
     visible: Visible<'_>,
     first: usize,
     values: Cached<'_>,
     out: &mut [f32],
 ) {
+    if weights[0].is_empty() {
+        return;
+    }
     let mut column = 0;
     // SAFETY: columns are inside the width; the rest is promised by the caller.
     unsafe {
-        while W::ACCUMULATORS >= 8 && column + 8 * LANES <= values.width {
-            mix_columns::<W, 8>(weights, visible, first, values, column, out);
+        while W::ACCUMULATORS >= 8 * Q && column + 8 * LANES <= values.width {
+            mix_columns::<W, Q, 8>(weights, visible, first, values, column, out);
             column += 8 * LANES;
         }
         while column + 4 * LANES <= values.width {
-            mix_columns::<W, 4>(weights, visible, first, values, column, out);
+            mix_columns::<W, Q, 4>(weights, visible, first, values, column, out);
             column += 4 * LANES;
         }
         while column + LANES <= values.width {
-            mix_columns::<W, 1>(weights, visible, first, values, column, out);
+            mix_columns::<W, Q, 1>(weights, visible, first, values, column, out);
             column += LANES;
         }
     }
-    if column < values.width {
-        for (i, weight) in weights.iter().enumerate() {
+    for (weights, out) in weights.into_iter().zip(out.chunks_exact_mut(values.width)) {
+        for (i, weight) in weights.iter().enumerate().filter(|_| column < values.width) {
             let value = &values.at(visible.position(first + i))[column..];
             for (o, v) in out[column..].iter_mut().zip(value) {
                 *o += weight * v;
@@ -239,30 +292,38 @@ unsafe fn mix<W: Wide>(
 /// # Safety
 /// The processor must have the instructions of `W`; the columns must be inside the width.
 #[inline(always)]
-unsafe fn mix_columns<W: Wide, const N: usize>(
-    weights: &[f32],
+unsafe fn mix_columns<W: Wide, const Q: usize, const N: usize>(
+    weights: [&[f32]; Q],
     visible: Visible<'_>,
     first: usize,
     values: Cached<'_>,
     column: usize,
     out: &mut [f32],
 ) {
-    let out = &mut out[column..column + N * LANES];
-    // SAFETY: promised by the caller.
+    let width = values.width;
+    assert!(out.len() >= Q * width && column + N * LANES <= width);
+    let weights = weights.map(|w| &w[..weights[0].len()]);
+    // SAFETY: checked above; the rest is promised by the caller.
     unsafe {
-        let mut sums = [W::splat(0.0); N];
-        for n in 0..N {
-            sums[n] = W::load(out.as_ptr().add(n * LANES));
-        }
-        for (i, weight) in weights.iter().enumerate() {
-            let value = values.at(visible.position(first + i))[column..].as_ptr();
-            let weight = W::splat(*weight);
+        let mut sums = [[W::splat(0.0); N]; Q];
+        for q in 0..Q {
             for n in 0..N {
-                sums[n] = sums[n].add(weight.mul(W::load(value.add(n * LANES))));
+                sums[q][n] = W::load(out.as_ptr().add(q * width + column + n * LANES));
             }
         }
-        for n in 0..N {
-            sums[n].store(out.as_mut_ptr().add(n * LANES));
+        for i in 0..weights[0].len() {
+            let value = values.at(visible.position(first + i))[column..].as_ptr();
+            for n in 0..N {
+                let value = W::load(value.add(n * LANES));
+                for q in 0..Q {
+                    sums[q][n] = sums[q][n].add(W::splat(weights[q][i]).mul(value));
+                }
+            }
+        }
+        for q in 0..Q {
+            for n in 0..N {
+                sums[q][n].store(out.as_mut_ptr().add(q * width + column + n * LANES));
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct Avx512Floats(__m512);
 // SAFETY of all bodies: promised by the caller.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Wide for Avx512Floats {
-    const ACCUMULATORS: usize = 8;
+    const ACCUMULATORS: usize = 16;
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> Self {
