@@ -8,6 +8,7 @@ use calypte_engine::sampler::Sampling;
 use calypte_engine::{IoMode, Options, Precision, Size};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::bench::BenchArgs;
 use crate::ids::Ids;
 use crate::template::TemplateArgs;
 use crate::tokenize::TokenizeArgs;
@@ -65,6 +66,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Measure how likely a model finds a text
     Score(ScoreArgs),
+    /// Measure how fast a model is on this machine
+    Bench(BenchArgs),
     /// List what a model file holds; reads headers only
     Inspect(InspectArgs),
     /// Turn a text into a model's token ids, or ids into text
@@ -381,7 +384,7 @@ fn threads(text: &str) -> Result<NonZeroUsize, String> {
     non_zero(text, THREADS_MAX)
 }
 
-fn positions(text: &str) -> Result<NonZeroUsize, String> {
+pub fn positions(text: &str) -> Result<NonZeroUsize, String> {
     non_zero(text, POSITIONS_MAX)
 }
 
@@ -389,7 +392,7 @@ fn chunk(text: &str) -> Result<NonZeroUsize, String> {
     Ok(NonZeroUsize::new(number(text, CHUNK_MIN, POSITIONS_MAX)?).unwrap_or(NonZeroUsize::MIN))
 }
 
-fn positions_or_zero(text: &str) -> Result<usize, String> {
+pub fn positions_or_zero(text: &str) -> Result<usize, String> {
     number(text, 0, POSITIONS_MAX)
 }
 

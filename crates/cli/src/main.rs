@@ -6,6 +6,7 @@
 //! What must never live here: inference, sampling, caching, file formats.
 
 mod args;
+mod bench;
 mod bundled;
 mod chat;
 mod conversation;
@@ -52,6 +53,7 @@ fn dispatch(command: &Command) -> Result<(), Failure> {
         Command::Chat(args) => chat::chat(args),
         Command::Plan(args) => plan::plan(args),
         Command::Score(args) => score::score(args),
+        Command::Bench(args) => bench::bench(args),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Tokenize(args) => tokenize::tokenize(args),
         Command::Template(args) => template::template(args),

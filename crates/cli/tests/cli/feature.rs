@@ -508,3 +508,20 @@ fn the_bundled_model_is_found_where_the_environment_says() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stdout.starts_with(b"Call me"));
 }
+
+#[test]
+fn bench_measures_what_was_asked() {
+    let model = fixture("llama-a");
+    let args = words("bench {M} -p 8,16 -n 4,0 --depth 0,5 -r 3 --threads 1 --json", &[("M", &model)]);
+    let got = run(&args).ok().json();
+    let tests = got["tests"].as_array().expect("a list");
+    let names: Vec<_> = tests.iter().map(|t| t["test"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["pp8", "pp16", "tg4", "pp8 @5", "pp16 @5", "tg4 @5"]);
+    for test in tests {
+        let runs: Vec<f64> = serde_json::from_value(test["runs_tok_s"].clone()).expect("numbers");
+        assert!(runs.len() == 3 && runs.is_sorted() && runs[0] > 0.0, "{test}");
+        assert_eq!(test["tok_s"], runs[1], "the median");
+    }
+    let text = run(&words("bench {M} -p 8 -n 0 -r 1", &[("M", &model)])).ok().stdout;
+    assert!(text.trim_start().starts_with("pp8") && text.contains("tok/s"), "{text}");
+}
