@@ -413,6 +413,8 @@ mod tests {
                 (50, 5, 13),
                 (49, 2, 2),
                 (31, 35, 7),
+                (48, 3, 16),
+                (35, 21, 37),
             ] {
                 check(dtype, rows, blocks * unit, x_rows, Precision::Int8);
                 check(dtype, rows, blocks * unit, x_rows, Precision::F32);

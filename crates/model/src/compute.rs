@@ -9,3 +9,24 @@ pub struct Compute<'a> {
     /// What integer weights are multiplied with.
     pub precision: Precision,
 }
+
+/// Below this many values one thread is faster than two hand over.
+const PARALLEL_VALUES_MIN: usize = 1 << 15;
+/// Tasks per thread: enough that a thread which was held up does not hold up the rest.
+const TASKS_PER_THREAD: usize = 4;
+
+impl Compute<'_> {
+    /// Runs `task(row, its values)` for every row of `width` values, on several threads if there are many. What a row becomes
+    /// must not depend on the others.
+    pub(crate) fn rows(&self, values: &mut [f32], width: usize, task: impl Fn(usize, &mut [f32]) + Sync) {
+        let rows = values.len() / width.max(1);
+        let tasks =
+            if values.len() < PARALLEL_VALUES_MIN { 1 } else { self.team.threads() * TASKS_PER_THREAD };
+        let together = rows.div_ceil(tasks).max(1);
+        self.team.run_pieces(values, together * width, |piece, values| {
+            for (i, row) in values.chunks_exact_mut(width).enumerate() {
+                task(piece * together + i, row);
+            }
+        });
+    }
+}

@@ -48,17 +48,15 @@ impl Gqa {
         })
     }
 
-    /// Norms, clamps and rotates consecutive heads, `heads` of them a row. Without a rotation the layer has no positions.
-    fn place(&self, rotation: Option<&Rotation>, norm: Option<&[f32]>, heads: usize, x: &mut [f32]) {
+    /// Norms, clamps and rotates the heads of row `row`. Without a rotation the layer has no positions.
+    fn place(&self, rotation: Option<&Rotation>, norm: Option<&[f32]>, row: usize, x: &mut [f32]) {
         if let Some(w) = norm {
             // The weights' width says what one norm spans: a head, or all heads of a row.
             ops::rms_norm_in_place(x, w, self.norm_eps, &mut Vec::new());
         }
         self.clip(x);
         let Some(rotation) = rotation else { return };
-        for (i, head) in x.chunks_exact_mut(self.shape.head_dim).enumerate() {
-            rotation.rotate(i / heads, head);
-        }
+        x.chunks_exact_mut(self.shape.head_dim).for_each(|head| rotation.rotate(row, head));
     }
 
     fn clip(&self, x: &mut [f32]) {
@@ -83,8 +81,9 @@ impl Gqa {
         self.q.apply(compute, x, &mut q);
         self.k.apply(compute, x, &mut k);
         self.v.apply(compute, x, &mut v);
-        self.place(rotation, self.q_norm.as_deref(), heads, &mut q);
-        self.place(rotation, self.k_norm.as_deref(), kv_heads, &mut k);
+        // A row is normed and rotated by itself.
+        compute.rows(&mut q, heads * dim, |row, q| self.place(rotation, self.q_norm.as_deref(), row, q));
+        compute.rows(&mut k, kv_heads * dim, |row, k| self.place(rotation, self.k_norm.as_deref(), row, k));
         self.clip(&mut v);
         kv.keys.extend_from_slice(&k);
         kv.values.extend_from_slice(&v);

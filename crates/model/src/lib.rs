@@ -12,6 +12,7 @@ mod arrange;
 mod compute;
 mod dsa;
 mod error;
+mod experts;
 mod gate;
 mod gqa;
 mod kv;

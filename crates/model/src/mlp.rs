@@ -54,7 +54,10 @@ impl Mlp {
     ) {
         let inner = self.gate.apply_into(compute, x, &mut scratch.inner);
         self.up.apply(compute, x, &mut scratch.up);
-        activate(self.activation, inner, &scratch.up);
+        let (up, width) = (&scratch.up, inner.len() / x.rows().max(1));
+        compute.rows(inner, width, |row, gate| {
+            activate(self.activation, gate, &up[row * width..(row + 1) * width]);
+        });
         self.down.apply(compute, &mut scratch.inner, out);
     }
 }

@@ -88,9 +88,10 @@ pub fn working_bytes(arch: &Arch, rows: usize, context: usize) -> u64 {
     let index = arch.dsa.as_ref().map_or(0, |d| (d.heads * d.head_dim + d.topk.min(context)) as u64);
     // Values of a row: residual, normed (f32 + int8), block output, results of all ranks, expert in- and output.
     let per_row = h * (6 + top_k) + 3 * inner.max().unwrap_or(0) + 2 * attention + index;
-    // Logits, one session's copy of the last row, and the scores of attention and indexer.
+    // Logits, one session's copy of the last row, and the scores of attention (32 queries on each of four threads) and
+    // indexer.
     let logits = arch.vocab as u64 * (LOGIT_ROWS_MAX as u64 + 1);
-    (per_row * rows as u64 + logits + 4 * context as u64) * size_of::<f32>() as u64
+    (per_row * rows as u64 + logits + 132 * context as u64) * size_of::<f32>() as u64
 }
 
 impl Model {
@@ -161,7 +162,7 @@ impl Model {
             if cancelled.load(Ordering::Relaxed) {
                 return Err(ModelError::Cancelled);
             }
-            ops::rms_norm_rows(stream, &layer.mixer_norm, eps, normed.fill(rows, hidden));
+            norm(compute, stream, &layer.mixer_norm, eps, normed.fill(rows, hidden));
             let rotation = self.arch.views[number].rope.map(|i| &rotations[i]);
             match (&layer.mixer, rotation) {
                 (MixerBlock::Gqa(a), _) => a.forward(compute, rotation, first, normed, kv, block),
@@ -172,26 +173,30 @@ impl Model {
                 }
                 (MixerBlock::Mla(_), None) => unreachable!("checked when the checkpoint was opened"),
             }
-            self.join(stream, block, layer.mixer_post_norm.as_deref());
-            ops::rms_norm_rows(stream, &layer.ffn_norm, eps, normed.fill(rows, hidden));
+            self.join(compute, stream, block, layer.mixer_post_norm.as_deref());
+            norm(compute, stream, &layer.ffn_norm, eps, normed.fill(rows, hidden));
             match &layer.ffn {
                 FfnBlock::Dense(f) => f.forward(compute, normed, mlp, block),
                 FfnBlock::Moe(f) => f.forward(compute, first, normed, experts, moe, mlp, observer, block)?,
             }
-            self.join(stream, block, layer.ffn_post_norm.as_deref());
+            self.join(compute, stream, block, layer.ffn_post_norm.as_deref());
         }
         Ok(())
     }
 
     /// Adds what a block gave to the residual stream, normed and scaled as the family has it.
-    fn join(&self, stream: &mut [f32], block: &mut [f32], norm: Option<&[f32]>) {
+    fn join(&self, compute: &Compute<'_>, stream: &mut [f32], block: &mut [f32], norm: Option<&[f32]>) {
         if let Some(norm) = norm {
             ops::rms_norm_in_place(block, norm, self.arch.norms.eps, &mut Vec::new());
         }
-        match self.arch.scales.residual {
-            1.0 => ops::add(stream, block),
-            scale => ops::axpy(stream, scale, block),
-        }
+        let hidden = self.arch.hidden;
+        compute.rows(stream, hidden, |row, stream| {
+            let block = &block[row * hidden..(row + 1) * hidden];
+            match self.arch.scales.residual {
+                1.0 => ops::add(stream, block),
+                scale => ops::axpy(stream, scale, block),
+            }
+        });
     }
 
     fn embed(&self, tokens: &[u32], out: &mut Vec<f32>) -> Result<(), ModelError> {
@@ -235,6 +240,14 @@ impl Model {
             None => Ok(()),
         }
     }
+}
+
+/// Root-mean-square norms of all rows of `x`.
+fn norm(compute: &Compute<'_>, x: &[f32], weights: &[f32], eps: f32, out: &mut [f32]) {
+    let width = weights.len();
+    compute.rows(out, width, |row, out| {
+        ops::rms_norm(&x[row * width..(row + 1) * width], weights, eps, out);
+    });
 }
 
 fn load_ropes(loader: &mut Loader<'_>, arch: &Arch) -> Result<Vec<RopeTable>, ModelError> {

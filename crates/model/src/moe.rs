@@ -1,14 +1,14 @@
 //! The mixture of experts: route, take the union, compute each expert once for all its rows, sum in rank order.
 
-use calypte_checkpoint::arch::{self, Activation, Arch};
-use calypte_checkpoint::{Catalog, ExpertLayer, ExpertMatrix, Role};
-use calypte_kernels::{Activations, math, matmul, ops};
-use calypte_quant::Matrix;
+use calypte_checkpoint::arch::{self, Arch};
+use calypte_checkpoint::{Catalog, ExpertLayer, Role};
+use calypte_kernels::{Activations, math, ops};
 use calypte_quant::reference::dot_f32;
 use calypte_residency::{ExpertCache, Lease};
 
+use crate::experts::{Experts, Job};
 use crate::gate::{Choice, choose};
-use crate::mlp::{Mlp, MlpScratch, activate};
+use crate::mlp::{Mlp, MlpScratch};
 use crate::weights::{Loader, Weight};
 use crate::{Compute, ModelError, Observer};
 
@@ -24,10 +24,7 @@ pub(crate) struct MoeBlock {
     shared: Option<Mlp>,
     /// What of the shared expert a row gets is the sigmoid of its product with this.
     shared_router: Option<Vec<f32>>,
-    matrices: [ExpertMatrix; 3],
-    /// Of gate, up and down: `[experts, rows of the matrix]`.
-    biases: Option<[Vec<f32>; 3]>,
-    activation: Activation,
+    experts: Experts,
 }
 
 /// Memory that a mixture computes in.
@@ -35,13 +32,15 @@ pub(crate) struct MoeBlock {
 pub(crate) struct MoeScratch {
     logits: Vec<f32>,
     choices: Vec<Choice>,
-    /// Per expert of the union: the (row, rank) pairs that asked for it.
-    users: Vec<Vec<(u32, u32)>>,
+    /// Per expert: the rows that asked for it.
+    users: Vec<Vec<u32>>,
+    /// Per expert: its first row of `results`.
+    starts: Vec<usize>,
+    /// Per row and rank: the row of `results`.
+    places: Vec<u32>,
     union: Vec<u32>,
     leases: Vec<Lease>,
-    input: Activations,
-    output: Vec<f32>,
-    /// `[row, rank, hidden]`: every result has its own place, so arrival order cannot matter.
+    /// `[expert, its rows, hidden]`: every result has its own place, so arrival order cannot matter.
     results: Vec<f32>,
     shared: Vec<f32>,
 }
@@ -67,10 +66,12 @@ impl MoeBlock {
             selection_bias: vector_if(moe.gate.selection_bias, Role::RouterBias)?,
             shared_router: vector_if(moe.shared_gate && moe.shared_width.is_some(), Role::SharedRouter)?,
             router: loader.finite_matrix(l, Role::Router)?,
-            biases: if moe.expert_bias { Some(load_biases(loader, layer)?) } else { None },
+            experts: Experts {
+                matrices,
+                biases: if moe.expert_bias { Some(load_biases(loader, layer)?) } else { None },
+                activation: arch.activation,
+            },
             shared: shared.transpose()?,
-            matrices,
-            activation: arch.activation,
             moe,
         })
     }
@@ -101,7 +102,7 @@ impl MoeBlock {
             shared.forward(compute, x, mlp, &mut scratch.shared);
             self.gate_shared(x, &mut scratch.shared);
         }
-        if self.matrices.iter().any(|m| m.dtype.is_integer()) {
+        if self.experts.is_integer() {
             // Once for all experts; each then takes its rows of the rounding along.
             x.quantize(compute.team);
         }
@@ -109,10 +110,8 @@ impl MoeBlock {
         loop {
             let mut leases = std::mem::take(&mut scratch.leases);
             let more = experts.ready(&mut leases);
-            for lease in leases.drain(..) {
-                self.expert(compute, x, &lease, scratch, mlp);
-                experts.release(lease);
-            }
+            self.compute(compute, x, &leases, scratch);
+            leases.drain(..).for_each(|lease| experts.release(lease));
             scratch.leases = leases;
             match more {
                 Ok(true) => {}
@@ -123,11 +122,11 @@ impl MoeBlock {
                 }
             }
         }
-        self.reduce(rows, hidden, scratch, out);
+        self.reduce(compute, rows, hidden, scratch, out);
         Ok(())
     }
 
-    /// Chooses experts for every row and collects the union, ascending, each with the (row, rank) pairs it serves.
+    /// Chooses experts for every row and collects the union, ascending, each with the rows it serves.
     fn route(
         &self,
         compute: &Compute<'_>,
@@ -141,6 +140,7 @@ impl MoeBlock {
         scratch.users.iter_mut().for_each(Vec::clear);
         scratch.users.resize(n, Vec::new());
         scratch.choices.clear();
+        scratch.places.clear();
         for (row, logits) in scratch.logits.chunks_exact_mut(n).enumerate() {
             if let Some(bias) = &self.logit_bias {
                 ops::add(logits, bias);
@@ -148,10 +148,23 @@ impl MoeBlock {
             let choice = choose(&self.moe.gate, k, self.selection_bias.as_deref(), logits)
                 .ok_or(ModelError::NotFiniteRouting { layer: self.layer, position: first + row })?;
             observer.routed(self.layer, first + row, &choice.experts, &choice.weights);
-            for (rank, e) in choice.experts.iter().enumerate() {
-                scratch.users[*e as usize].push((row as u32, rank as u32));
+            for e in &choice.experts {
+                let users = &mut scratch.users[*e as usize];
+                // Within the expert's results for now.
+                scratch.places.push(users.len() as u32);
+                users.push(row as u32);
             }
             scratch.choices.push(choice);
+        }
+        scratch.starts.clear();
+        let mut start = 0;
+        for users in &scratch.users {
+            scratch.starts.push(start);
+            start += users.len();
+        }
+        let chosen = scratch.choices.iter().flat_map(|choice| &choice.experts);
+        for (place, e) in scratch.places.iter_mut().zip(chosen) {
+            *place += scratch.starts[*e as usize] as u32;
         }
         scratch.union.clear();
         scratch.union.extend((0..n as u32).filter(|e| !scratch.users[*e as usize].is_empty()));
@@ -166,56 +179,45 @@ impl MoeBlock {
         }
     }
 
-    /// Computes one expert for all rows that chose it and puts each result in its own place.
-    fn expert(
-        &self,
-        compute: &Compute<'_>,
-        x: &Activations,
-        lease: &Lease,
-        scratch: &mut MoeScratch,
-        mlp: &mut MlpScratch,
-    ) {
-        let users = &scratch.users[lease.expert as usize];
-        let (n, hidden, k, width) = (users.len(), x.cols(), self.moe.top_k, self.moe.width);
-        let [gate, up, down] = self.matrices;
-        let matrix = |m: ExpertMatrix, bytes| Matrix { dtype: m.dtype, rows: m.rows, cols: m.cols, bytes };
-        let (team, precision) = (compute.team, compute.precision);
-        let bias = |part: usize, rows: usize| {
-            let start = lease.expert as usize * rows;
-            self.biases.as_ref().map(|b| &b[part][start..start + rows])
-        };
-        let add_bias =
-            |out: &mut [f32], part, rows| bias(part, rows).iter().for_each(|b| ops::add_to_rows(out, b));
-        scratch.input.gather(x, users.iter().map(|(row, _)| *row as usize));
-        let inner = mlp.inner.fill(n, width);
-        matmul(team, precision, &matrix(gate, lease.gate()), &mut scratch.input, inner);
-        add_bias(inner, 0, width);
-        mlp.up.resize(n * width, 0.0);
-        matmul(team, precision, &matrix(up, lease.up()), &mut scratch.input, &mut mlp.up);
-        add_bias(&mut mlp.up, 1, width);
-        activate(self.activation, inner, &mlp.up);
-        scratch.output.resize(n * hidden, 0.0);
-        matmul(team, precision, &matrix(down, lease.down()), &mut mlp.inner, &mut scratch.output);
-        add_bias(&mut scratch.output, 2, hidden);
-        for ((row, rank), y) in users.iter().zip(scratch.output.chunks_exact(hidden)) {
-            let at = (*row as usize * k + *rank as usize) * hidden;
-            scratch.results[at..at + hidden].copy_from_slice(y);
+    /// Computes experts for all rows that chose them and puts the results in their own places.
+    fn compute(&self, compute: &Compute<'_>, x: &Activations, leases: &[Lease], scratch: &mut MoeScratch) {
+        let hidden = x.cols();
+        let mut ascending: Vec<&Lease> = leases.iter().collect();
+        ascending.sort_unstable_by_key(|lease| lease.expert);
+        let (mut rest, mut cut) = (&mut scratch.results[..], 0);
+        let mut jobs: Vec<Job<'_>> = Vec::with_capacity(leases.len());
+        for lease in ascending {
+            let rows = &scratch.users[lease.expert as usize];
+            let start = scratch.starts[lease.expert as usize];
+            let (out, behind) = rest[(start - cut) * hidden..].split_at_mut(rows.len() * hidden);
+            (rest, cut) = (behind, start + rows.len());
+            jobs.push(Job { lease, rows, out });
         }
+        self.experts.forward(compute, x, &mut jobs);
     }
 
     /// Sums each row's results in rank order, best expert first, then the shared expert.
-    fn reduce(&self, rows: usize, hidden: usize, scratch: &mut MoeScratch, out: &mut Vec<f32>) {
-        out.clear();
+    fn reduce(
+        &self,
+        compute: &Compute<'_>,
+        rows: usize,
+        hidden: usize,
+        scratch: &MoeScratch,
+        out: &mut Vec<f32>,
+    ) {
         out.resize(rows * hidden, 0.0);
-        for (row, out) in out.chunks_exact_mut(hidden).enumerate() {
-            for (rank, weight) in scratch.choices[row].weights.iter().enumerate() {
-                let at = (row * self.moe.top_k + rank) * hidden;
+        let k = self.moe.top_k;
+        compute.rows(out, hidden, |row, out| {
+            out.fill(0.0);
+            let places = &scratch.places[row * k..(row + 1) * k];
+            for (place, weight) in places.iter().zip(&scratch.choices[row].weights) {
+                let at = *place as usize * hidden;
                 ops::axpy(out, *weight, &scratch.results[at..at + hidden]);
             }
             if self.shared.is_some() {
                 ops::add(out, &scratch.shared[row * hidden..(row + 1) * hidden]);
             }
-        }
+        });
     }
 }
 
