@@ -9,11 +9,13 @@
 //! [`calypte_quant::reference`], times the scale; their maximum; e to the difference; the sum of these in sixteen lanes and the
 //! tree; and values are multiplied with the quotient and added, key by key.
 
+mod grouped;
 mod index;
 mod queries;
 
+pub use grouped::{Heads, grouped};
 pub use index::{index_scores, top_positions};
-pub use queries::{Heads, Query, attend, grouped};
+pub use queries::{Query, attend};
 
 /// Which cached positions a query sees.
 #[derive(Clone, Copy, Debug)]

@@ -11,11 +11,12 @@ pub fn exp(x: f32) -> f32 {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
     const LN2_HIGH: f32 = 0.693_359_4; // 355/512: n times it is exact
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    const ROUND: f32 = 12_582_912.0; // 1.5·2²³: rounds to an integer, see `quant::q8`
+    const ROUND: f32 = 12_582_912.0; // 1.5·2²³: rounds to an integer in the last bits, see `quant::q8`
     const MIN: f32 = -87.3;
     const MAX: f32 = 88.7;
     let clamped = x.clamp(MIN, MAX);
-    let n = (clamped * LOG2_E + ROUND) - ROUND;
+    let rounded = clamped * LOG2_E + ROUND;
+    let n = rounded - ROUND;
     let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
     let mut p = 1.0 / 5040.0;
     p = p * r + 1.0 / 720.0;
@@ -26,9 +27,11 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 1.0;
     p = p * r + 1.0;
     // Two steps, since n reaches 128, which one exponent cannot hold.
-    let half = (n as i32) >> 1;
-    let scale = |k: i32| f32::from_bits(((k + 127) as u32) << 23);
-    let y = p * scale(half) * scale(n as i32 - half);
+    // Not `n as i32`, which saturates and takes several instructions; of a NaN anything will do, since `p` is one.
+    let power = (rounded.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let half = power >> 1;
+    let scale = |k: i32| f32::from_bits((k.wrapping_add(127) as u32) << 23);
+    let y = p * scale(half) * scale(power.wrapping_sub(half));
     if x < MIN {
         0.0
     } else if x > MAX {

@@ -25,44 +25,71 @@ pub struct Q8RowMut<'a> {
 /// anywhere in a block makes its scale, and so everything computed from it, not finite: it must not disappear by rounding.
 #[inline(always)]
 pub fn quantize_row(x: &[f32], out: &mut Q8RowMut<'_>) {
+    /// Blocks whose scales are worked out side by side: divisions take long, but many at once no longer than one.
+    const TOGETHER: usize = 16;
+    let blocks = x.len() / BLOCK;
+    for first in (0..blocks).step_by(TOGETHER) {
+        let count = (blocks - first).min(TOGETHER);
+        let mut magnitude = [0u32; TOGETHER];
+        for b in 0..count {
+            let x: &[f32; BLOCK] =
+                x[(first + b) * BLOCK..(first + b + 1) * BLOCK].try_into().expect("a whole block");
+            // As integers, magnitudes order the same, and NaNs come out on top instead of being ignored.
+            let mut max = 0u32;
+            for v in x {
+                max = max.max(v.to_bits() & 0x7fff_ffff);
+            }
+            magnitude[b] = max;
+        }
+        let (mut scale, mut inverse) = ([0f32; TOGETHER], [0f32; TOGETHER]);
+        for b in 0..TOGETHER {
+            scale[b] = f32::from_bits(magnitude[b]) / 127.0;
+        }
+        for b in 0..TOGETHER {
+            inverse[b] = if scale[b] > 0.0 { 1.0 / scale[b] } else { 0.0 };
+        }
+        for b in 0..count {
+            let at = (first + b) * BLOCK..(first + b + 1) * BLOCK;
+            let (x, q): (&[f32; BLOCK], &mut [i8; BLOCK]) = (
+                x[at.clone()].try_into().expect("a whole block"),
+                (&mut out.q[at]).try_into().expect("a whole block"),
+            );
+            let halves = round_block(x, inverse[b], q);
+            let total = halves[0] + halves[1];
+            out.scale[first + b] = scale[b];
+            out.sum[first + b] = scale[b] * total as f32;
+            out.total[first + b] = total;
+            out.halves[first + b] = halves;
+        }
+    }
+}
+
+/// `q = round(x · inverse)`; returns the sums of the two halves.
+#[inline(always)]
+fn round_block(x: &[f32; BLOCK], inverse: f32, q: &mut [i8; BLOCK]) -> [i32; 2] {
     /// Adding 1.5·2²³ leaves the nearest integer, ties to even, in the last bits for |v| < 2²²; unlike a rounding instruction
     /// it exists on every target and vectorises.
     const ROUND: f32 = 12_582_912.0;
-    for (b, (x, q)) in x.chunks_exact(BLOCK).zip(out.q.chunks_exact_mut(BLOCK)).enumerate() {
-        let (x, q): (&[f32; BLOCK], &mut [i8; BLOCK]) =
-            (x.try_into().expect("whole blocks"), q.try_into().expect("whole blocks"));
-        // As integers, magnitudes order the same, and NaNs come out on top instead of being ignored.
-        let mut magnitude = 0u32;
-        for v in x {
-            magnitude = magnitude.max(v.to_bits() & 0x7fff_ffff);
-        }
-        let d = f32::from_bits(magnitude) / 127.0;
-        let inverse = if d > 0.0 { 1.0 / d } else { 0.0 };
-        let mut rounded = [0i32; BLOCK];
-        for j in 0..BLOCK {
-            let v = x[j] * inverse;
-            // A subnormal scale can make the quotient overflow, and that of zero a NaN: saturate like any other rounding.
-            let v = if v.is_nan() { 0.0 } else { v };
-            let v = if v > 127.0 { 127.0 } else { v };
-            let v = if v < -127.0 { -127.0 } else { v };
-            rounded[j] = ((v + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-        }
-        for j in 0..BLOCK {
-            q[j] = rounded[j] as i8;
-        }
-        let mut halves = [0i32; 2];
-        for j in 0..BLOCK / 2 {
-            halves[0] += rounded[j];
-        }
-        for j in BLOCK / 2..BLOCK {
-            halves[1] += rounded[j];
-        }
-        let total = halves[0] + halves[1];
-        out.scale[b] = d;
-        out.sum[b] = d * total as f32;
-        out.total[b] = total;
-        out.halves[b] = halves;
+    let mut rounded = [0i32; BLOCK];
+    for j in 0..BLOCK {
+        let v = x[j] * inverse;
+        // A subnormal scale can make the quotient overflow, and that of zero a NaN: saturate like any other rounding.
+        let v = if v.is_nan() { 0.0 } else { v };
+        let v = if v > 127.0 { 127.0 } else { v };
+        let v = if v < -127.0 { -127.0 } else { v };
+        rounded[j] = ((v + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     }
+    for j in 0..BLOCK {
+        q[j] = rounded[j] as i8;
+    }
+    let mut halves = [0i32; 2];
+    for j in 0..BLOCK / 2 {
+        halves[0] += rounded[j];
+    }
+    for j in BLOCK / 2..BLOCK {
+        halves[1] += rounded[j];
+    }
+    halves
 }
 
 #[cfg(test)]

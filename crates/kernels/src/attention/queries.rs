@@ -1,24 +1,19 @@
 //! The attention itself, for any number of queries that read the same cache.
 
-use std::cell::RefCell;
-
 use calypte_quant::reference::{LANES, reduce};
 
 use super::{Cached, Visible};
-use crate::team::SendPtr;
 use crate::wide::{Wide, for_each_wide};
-use crate::{Isa, Team, math};
+use crate::{Isa, math};
 
 /// Keys that all queries meet before the next ones are fetched: few enough to stay in a cache near the core.
 const CHUNK: usize = 64;
 /// Queries that go over the cache together: their scores stay in a second-level cache.
 const TOGETHER: usize = 32;
-/// Queries whose values are added up side by side.
+/// Queries whose products and values are added up side by side.
 const PAIR: usize = 2;
 /// Keys whose dot products are summed side by side.
 const KEYS: usize = 8;
-/// Rows of queries that one task takes together.
-const ROWS_PER_TASK: usize = 8;
 
 /// One query.
 #[derive(Clone, Copy)]
@@ -73,14 +68,9 @@ unsafe fn attend_body<W: Wide>(
     let stride = longest.next_multiple_of(LANES);
     scores.resize(queries.len() * stride, 0.0);
     for start in (0..longest).step_by(CHUNK) {
-        for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(stride)) {
-            assert_eq!(query.vector.len(), keys.width, "a query and the keys have different widths");
-            for first in (start..query.visible.len().min(start + CHUNK)).step_by(LANES) {
-                let to: &mut [f32; LANES] =
-                    (&mut scores[first..first + LANES]).try_into().expect("the stride is whole vectors");
-                // SAFETY: promised by the caller.
-                unsafe { score::<W>(query, keys, first, scale, to) };
-            }
+        for (queries, scores) in queries.chunks(PAIR).zip(scores.chunks_mut(PAIR * stride)) {
+            // SAFETY: promised by the caller.
+            unsafe { score_chunk::<W>(queries, keys, start, scale, scores) };
         }
     }
     for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(stride)) {
@@ -92,6 +82,56 @@ unsafe fn attend_body<W: Wide>(
         for ((queries, weights), out) in each {
             // SAFETY: promised by the caller.
             unsafe { mix_chunk::<W>(queries, weights, start, values, out) };
+        }
+    }
+}
+
+/// How many keys two queries both see, where they see the same ones up to there.
+fn common(queries: &[Query<'_>]) -> usize {
+    match queries {
+        [a, b] => match (a.visible, b.visible) {
+            (Visible::Range { start, .. }, Visible::Range { start: other, .. }) if start == other => {
+                a.visible.len().min(b.visible.len())
+            }
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
+/// Scores of the keys number `start .. start + CHUNK` that one query or two see. `scores` has one row for each.
+///
+/// # Safety
+/// The processor must have the instructions of `W`.
+#[inline(always)]
+unsafe fn score_chunk<W: Wide>(
+    queries: &[Query<'_>],
+    keys: Cached<'_>,
+    start: usize,
+    scale: f32,
+    scores: &mut [f32],
+) {
+    let stride = scores.len() / queries.len();
+    assert!(
+        queries.iter().all(|q| q.vector.len() == keys.width),
+        "a query and the keys have different widths"
+    );
+    let common = if W::ACCUMULATORS >= KEYS * PAIR { common(queries) } else { 0 };
+    for first in (start..start + CHUNK).step_by(LANES) {
+        // SAFETY: promised by the caller.
+        unsafe {
+            match queries {
+                [a, b] if first + LANES <= common => {
+                    score::<W, 2>([a, b], keys, first, scale, scores, stride)
+                }
+                _ => {
+                    for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(stride)) {
+                        if first < query.visible.len() {
+                            score::<W, 1>([query], keys, first, scale, scores, stride);
+                        }
+                    }
+                }
+            }
         }
     }
 }
@@ -111,13 +151,8 @@ unsafe fn mix_chunk<W: Wide>(
     let stride = weights.len() / queries.len();
     let end_of = |q: &Query<'_>| q.visible.len().clamp(start, start + CHUNK);
     let mut from = start;
-    if let [a, b] = queries
-        && let (Visible::Range { start: first, .. }, Visible::Range { start: other, .. }) =
-            (a.visible, b.visible)
-        && first == other
-    {
-        // Both see the same keys up to where one of them ends.
-        let end = end_of(a).min(end_of(b));
+    if let [a, _] = queries {
+        let end = common(queries).clamp(start, start + CHUNK);
         let both = [&weights[from..end], &weights[stride + from..stride + end]];
         // SAFETY: promised by the caller.
         unsafe { mix::<W, 2>(both, a.visible, from, values, out) };
@@ -131,26 +166,37 @@ unsafe fn mix_chunk<W: Wide>(
     }
 }
 
-/// Scores of the keys number `first ..` that a query sees; what is behind the last one is undefined.
+/// Scores of the keys number `first ..` that Q queries see, which for two are the same ones; what is behind the last one is
+/// undefined. `scores` has a row of `stride` for each query.
 ///
 /// # Safety
-/// The processor must have the instructions of `W`.
+/// The processor must have the instructions of `W`; the queries must be as wide as the keys.
 #[inline(always)]
-unsafe fn score<W: Wide>(
-    query: &Query<'_>,
+unsafe fn score<W: Wide, const Q: usize>(
+    queries: [&Query<'_>; Q],
     keys: Cached<'_>,
     first: usize,
     scale: f32,
-    to: &mut [f32; LANES],
+    scores: &mut [f32],
+    stride: usize,
 ) {
-    // SAFETY: the keys are slices of the width that the query has; the rest is promised by the caller.
+    // SAFETY: the keys are slices of the width that the queries have; the rest is promised by the caller.
     unsafe {
-        let at = keys_at(query.visible, keys, first);
-        let mut sums = [W::splat(0.0); LANES];
-        for (at, sums) in at.as_chunks::<KEYS>().0.iter().zip(sums.as_chunks_mut::<KEYS>().0) {
-            dots(query.vector, at, sums);
+        let at = keys_at(queries[0].visible, keys, first);
+        let mut sums = [[W::splat(0.0); LANES]; Q];
+        for (group, at) in at.as_chunks::<KEYS>().0.iter().enumerate() {
+            let mut of_group = [[W::splat(0.0); KEYS]; Q];
+            dots(queries.map(|q| q.vector), at, &mut of_group);
+            for q in 0..Q {
+                for i in 0..KEYS {
+                    sums[q][group * KEYS + i] = of_group[q][i];
+                }
+            }
         }
-        W::reduce(&sums).mul(W::splat(scale)).store(to.as_mut_ptr());
+        for q in 0..Q {
+            let to = &mut scores[q * stride + first..q * stride + first + LANES];
+            W::reduce(&sums[q]).mul(W::splat(scale)).store(to.as_mut_ptr());
+        }
     }
 }
 
@@ -174,29 +220,40 @@ fn keys_at(visible: Visible<'_>, keys: Cached<'_>, first: usize) -> [*const f32;
     at
 }
 
-/// The sixteen sums of the products of a vector with each of eight others.
+/// Adds the products of each of Q vectors with each of eight others to their sixteen sums.
 ///
 /// # Safety
-/// The processor must have the instructions of `W`; the others must be as long.
+/// The processor must have the instructions of `W`; all must be as long as the first.
 #[inline(always)]
-unsafe fn dots<W: Wide>(vector: &[f32], others: &[*const f32; KEYS], sums: &mut [W; KEYS]) {
-    let whole = vector.len() / LANES * LANES;
+unsafe fn dots<W: Wide, const Q: usize>(
+    vectors: [&[f32]; Q],
+    others: &[*const f32; KEYS],
+    sums: &mut [[W; KEYS]; Q],
+) {
+    let width = vectors[0].len();
+    let whole = width / LANES * LANES;
     // SAFETY: promised by the caller.
     unsafe {
         for c in (0..whole).step_by(LANES) {
-            let x = W::load(vector.as_ptr().add(c));
+            let mut x = [W::splat(0.0); Q];
+            for q in 0..Q {
+                x[q] = W::load(vectors[q].as_ptr().add(c));
+            }
             for i in 0..KEYS {
-                sums[i] = sums[i].add(x.mul(W::load(others[i].add(c))));
+                let other = W::load(others[i].add(c));
+                for q in 0..Q {
+                    sums[q][i] = sums[q][i].add(x[q].mul(other));
+                }
             }
         }
-        if whole < vector.len() {
-            for i in 0..KEYS {
+        for q in 0..Q {
+            for i in 0..if whole < width { KEYS } else { 0 } {
                 let mut lanes = [0f32; LANES];
-                sums[i].store(lanes.as_mut_ptr());
-                for c in whole..vector.len() {
-                    lanes[c - whole] += vector[c] * *others[i].add(c);
+                sums[q][i].store(lanes.as_mut_ptr());
+                for c in whole..width {
+                    lanes[c - whole] += vectors[q][c] * *others[i].add(c);
                 }
-                sums[i] = W::load(lanes.as_ptr());
+                sums[q][i] = W::load(lanes.as_ptr());
             }
         }
     }
@@ -328,81 +385,6 @@ unsafe fn mix_columns<W: Wide, const Q: usize, const N: usize>(
     }
 }
 
-/// How many query heads there are, and how many share each head of keys and values.
-#[derive(Clone, Copy, Debug)]
-pub struct Heads {
-    /// Heads of queries.
-    pub queries: usize,
-    /// Heads of keys and values, which divide them.
-    pub keys: usize,
-    /// Values of a head.
-    pub width: usize,
-}
-
-#[derive(Default)]
-struct Scratch {
-    scores: Vec<f32>,
-    mixed: Vec<f32>,
-}
-
-thread_local! {
-    /// Kept per thread so that a steady state allocates little.
-    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
-}
-
-/// Grouped-query attention (arXiv 2305.13245) for rows of queries.
-///
-/// `q` and `out` are `[rows, queries · width]`, `keys` and `values` `[positions, keys · width]`; `visible` says what a row
-/// sees; `sinks` has one score for each head of queries.
-pub fn grouped<'a>(
-    team: &Team,
-    heads: Heads,
-    q: &[f32],
-    keys: &[f32],
-    values: &[f32],
-    visible: impl Fn(usize) -> Visible<'a> + Sync,
-    scale: f32,
-    sinks: Option<&[f32]>,
-    out: &mut [f32],
-) {
-    let Heads { queries, keys: kv, width } = heads;
-    assert_eq!(q.len(), out.len(), "queries and results have different sizes");
-    let (row_width, group) = (queries * width, queries / kv);
-    let rows = q.len() / row_width;
-    // Few rows: a task for every head of queries, or there would be too few tasks.
-    let together = if rows < ROWS_PER_TASK { 1 } else { group };
-    let (units, tiles) = (queries / together, rows.div_ceil(ROWS_PER_TASK));
-    let target = SendPtr(out.as_mut_ptr());
-    team.run(units * tiles, |task| {
-        let first_head = task % units * together;
-        let first_row = task / units * ROWS_PER_TASK;
-        let rows = first_row..(first_row + ROWS_PER_TASK).min(rows);
-        let cache = |data| Cached { data, stride: kv * width, offset: first_head / group * width, width };
-        let at = |row: usize, head: usize| row * row_width + head * width;
-        let of_row = |row: usize| {
-            let visible = visible(row);
-            (first_head..first_head + together).map(move |head| Query {
-                vector: &q[at(row, head)..at(row, head) + width],
-                visible,
-                sink: sinks.map(|s| s[head]),
-            })
-        };
-        let list: Vec<Query<'_>> = rows.clone().flat_map(of_row).collect();
-        SCRATCH.with_borrow_mut(|Scratch { scores, mixed }| {
-            mixed.resize(list.len() * width, 0.0);
-            attend(&list, cache(keys), cache(values), scale, scores, mixed);
-            for (row, mixed) in rows.zip(mixed.chunks_exact(together * width)) {
-                // SAFETY: the heads of this unit lie side by side in the row; no other task has them, and `out` is as
-                // large as `q`, from which the queries came.
-                unsafe {
-                    let to = target.get().add(at(row, first_head));
-                    std::ptr::copy_nonoverlapping(mixed.as_ptr(), to, mixed.len());
-                }
-            }
-        });
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -518,25 +500,5 @@ mod tests {
         let query = Query { vector: &[1.0; 4], visible: Visible::latest(40, None), sink: None };
         attend(&[query], keys, values, 1.0, &mut Vec::new(), &mut out);
         assert!(out.iter().all(|v| v.is_nan()));
-    }
-
-    /// Grouped heads over rows, at once and one by one, with any number of threads.
-    #[test]
-    fn rows_and_threads_change_nothing() {
-        let heads = Heads { queries: 6, keys: 2, width: 20 };
-        let (rows, first) = (19, 11);
-        let (q, keys) = (noise(rows * 120, 4), noise((first + rows) * 40, 5));
-        let (values, sinks) = (noise((first + rows) * 40, 6), noise(6, 7));
-        let run = |threads, rows: std::ops::Range<usize>| {
-            let mut out = vec![f32::NAN; rows.len() * 120];
-            let visible = |row: usize| Visible::latest(first + rows.start + row + 1, Some(25));
-            let q = &q[rows.start * 120..rows.end * 120];
-            grouped(&Team::new(threads), heads, q, &keys, &values, visible, 0.3, Some(&sinks), &mut out);
-            bits(&out)
-        };
-        let want = run(1, 0..rows);
-        assert_eq!(run(3, 0..rows), want);
-        let single: Vec<u32> = (0..rows).flat_map(|r| run(2, r..r + 1)).collect();
-        assert_eq!(single, want);
     }
 }
