@@ -39,8 +39,6 @@ fn count(bits: u32) -> __m128i {
     unsafe { _mm_cvtsi32_si128(bits as i32) }
 }
 
-// SAFETY of all bodies: promised by the caller.
-#[allow(clippy::undocumented_unsafe_blocks)]
 impl Simd for Avx2 {
     const LANES: usize = 8;
     const PARTS: usize = 2;
@@ -51,6 +49,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn turn(start: *const u8, stride: usize) -> [__m256i; 4] {
+        // SAFETY: promised by the caller.
         unsafe {
             let mut z = [_mm256_setzero_si256(); 4];
             for i in 0..4 {
@@ -72,41 +71,49 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn splat(v: i32) -> __m256i {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_set1_epi32(v) }
     }
 
     #[inline(always)]
     unsafe fn and(a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_and_si256(a, b) }
     }
 
     #[inline(always)]
     unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_or_si256(a, b) }
     }
 
     #[inline(always)]
     unsafe fn shift_left(v: __m256i, bits: u32) -> __m256i {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_sll_epi32(v, count(bits)) }
     }
 
     #[inline(always)]
     unsafe fn shift_right(v: __m256i, bits: u32) -> __m256i {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_srl_epi32(v, count(bits)) }
     }
 
     #[inline(always)]
     unsafe fn shift_right_signed(v: __m256i, bits: u32) -> __m256i {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_sra_epi32(v, count(bits)) }
     }
 
     #[inline(always)]
     unsafe fn sub_i32(a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_sub_epi32(a, b) }
     }
 
     #[inline(always)]
     unsafe fn look_up(table: &[i8; 16], codes: __m256i) -> __m256i {
+        // SAFETY: promised by the caller.
         unsafe {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
             _mm256_shuffle_epi8(table, codes)
@@ -116,6 +123,7 @@ impl Simd for Avx2 {
     /// Pairs are added as 16-bit numbers: 2 · 127 · 127 fits.
     #[inline(always)]
     unsafe fn dot(acc: __m256i, codes: __m256i, quad: i32) -> __m256i {
+        // SAFETY: promised by the caller.
         unsafe {
             let pairs = _mm256_maddubs_epi16(codes, _mm256_set1_epi32(quad));
             _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
@@ -131,6 +139,7 @@ impl Simd for Avx2 {
     /// is w · a. With |w| ≤ 128 and |a| ≤ 127 a pair is at most 32,512 and fits.
     #[inline(always)]
     unsafe fn dot_signed(acc: __m256i, codes: __m256i, quad: i32) -> __m256i {
+        // SAFETY: promised by the caller.
         unsafe {
             let signed = _mm256_sign_epi8(_mm256_set1_epi32(quad), codes);
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), signed);
@@ -140,31 +149,37 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn load_f(from: *const f32) -> __m256 {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_loadu_ps(from) }
     }
 
     #[inline(always)]
     unsafe fn store_f(to: *mut f32, v: __m256) {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_storeu_ps(to, v) }
     }
 
     #[inline(always)]
     unsafe fn splat_f(v: f32) -> __m256 {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_set1_ps(v) }
     }
 
     #[inline(always)]
     unsafe fn as_f(v: __m256i) -> __m256 {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_castsi256_ps(v) }
     }
 
     #[inline(always)]
     unsafe fn to_f(v: __m256i) -> __m256 {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_cvtepi32_ps(v) }
     }
 
     #[inline(always)]
     unsafe fn low_f16(v: __m256i) -> __m256 {
+        // SAFETY: promised by the caller.
         unsafe {
             // The low halves to the bottom of each 128 bits, then these together.
             let low = _mm256_setr_epi8(
@@ -178,21 +193,25 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_add_ps(a, b) }
     }
 
     #[inline(always)]
     unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_sub_ps(a, b) }
     }
 
     #[inline(always)]
     unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: promised by the caller.
         unsafe { _mm256_mul_ps(a, b) }
     }
 
     #[inline(always)]
     unsafe fn multiply<S: Shape>(job: &Job<'_, Self>) {
+        // SAFETY: promised by the caller.
         unsafe { multiply::<S>(job) }
     }
 }

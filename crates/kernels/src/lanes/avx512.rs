@@ -39,8 +39,6 @@ fn count(bits: u32) -> __m128i {
     unsafe { _mm_cvtsi32_si128(bits as i32) }
 }
 
-// SAFETY of all bodies: promised by the caller.
-#[allow(clippy::undocumented_unsafe_blocks)]
 impl Simd for Avx512 {
     const LANES: usize = 16;
     const PARTS: usize = 2;
@@ -51,6 +49,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn turn(start: *const u8, stride: usize) -> [__m512i; 4] {
+        // SAFETY: promised by the caller.
         unsafe {
             let mut z = [_mm512_setzero_si512(); 4];
             for i in 0..4 {
@@ -74,41 +73,49 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn splat(v: i32) -> __m512i {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_set1_epi32(v) }
     }
 
     #[inline(always)]
     unsafe fn and(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_and_si512(a, b) }
     }
 
     #[inline(always)]
     unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_or_si512(a, b) }
     }
 
     #[inline(always)]
     unsafe fn shift_left(v: __m512i, bits: u32) -> __m512i {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_sll_epi32(v, count(bits)) }
     }
 
     #[inline(always)]
     unsafe fn shift_right(v: __m512i, bits: u32) -> __m512i {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_srl_epi32(v, count(bits)) }
     }
 
     #[inline(always)]
     unsafe fn shift_right_signed(v: __m512i, bits: u32) -> __m512i {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_sra_epi32(v, count(bits)) }
     }
 
     #[inline(always)]
     unsafe fn sub_i32(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_sub_epi32(a, b) }
     }
 
     #[inline(always)]
     unsafe fn look_up(table: &[i8; 16], codes: __m512i) -> __m512i {
+        // SAFETY: promised by the caller.
         unsafe {
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
             _mm512_shuffle_epi8(table, codes)
@@ -117,72 +124,86 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn dot(acc: __m512i, codes: __m512i, quad: i32) -> __m512i {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(quad)) }
     }
 
     /// Moved up by 128, since the instruction takes unsigned weights.
     #[inline(always)]
     unsafe fn signed(v: __m512i) -> __m512i {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_xor_si512(v, _mm512_set1_epi8(-128)) }
     }
 
     #[inline(always)]
     unsafe fn dot_signed(acc: __m512i, codes: __m512i, quad: i32) -> __m512i {
+        // SAFETY: promised by the caller.
         unsafe { Self::dot(acc, codes, quad) }
     }
 
     #[inline(always)]
     unsafe fn load_f(from: *const f32) -> __m512 {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_loadu_ps(from) }
     }
 
     #[inline(always)]
     unsafe fn store_f(to: *mut f32, v: __m512) {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_storeu_ps(to, v) }
     }
 
     #[inline(always)]
     unsafe fn splat_f(v: f32) -> __m512 {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_set1_ps(v) }
     }
 
     #[inline(always)]
     unsafe fn as_f(v: __m512i) -> __m512 {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_castsi512_ps(v) }
     }
 
     #[inline(always)]
     unsafe fn to_f(v: __m512i) -> __m512 {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_cvtepi32_ps(v) }
     }
 
     #[inline(always)]
     unsafe fn low_f16(v: __m512i) -> __m512 {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)) }
     }
 
     #[inline(always)]
     unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_add_ps(a, b) }
     }
 
     #[inline(always)]
     unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_sub_ps(a, b) }
     }
 
     #[inline(always)]
     unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_mul_ps(a, b) }
     }
 
     #[inline(always)]
     unsafe fn exact_mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
 
     #[inline(always)]
     unsafe fn multiply<S: Shape>(job: &Job<'_, Self>) {
+        // SAFETY: promised by the caller.
         unsafe { multiply::<S>(job) }
     }
 }

@@ -10,23 +10,24 @@ use super::Wide;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2Floats([__m256; 2]);
 
-// SAFETY of all bodies: promised by the caller.
-#[allow(clippy::undocumented_unsafe_blocks)]
 impl Wide for Avx2Floats {
     const ACCUMULATORS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> Self {
+        // SAFETY: promised by the caller.
         Avx2Floats([unsafe { _mm256_set1_ps(v) }; 2])
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: promised by the caller.
         Avx2Floats(unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
+        // SAFETY: promised by the caller.
         unsafe {
             _mm256_storeu_ps(to, self.0[0]);
             _mm256_storeu_ps(to.add(8), self.0[1]);
@@ -36,17 +37,20 @@ impl Wide for Avx2Floats {
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
         let (a, b) = (self.0, other.0);
+        // SAFETY: promised by the caller.
         Avx2Floats(unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] })
     }
 
     #[inline(always)]
     unsafe fn mul(self, other: Self) -> Self {
         let (a, b) = (self.0, other.0);
+        // SAFETY: promised by the caller.
         Avx2Floats(unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] })
     }
 
     #[inline(always)]
     unsafe fn reduce(all: &[Self; LANES]) -> Self {
+        // SAFETY: promised by the caller.
         unsafe {
             let mut sums = [_mm256_setzero_ps(); 2];
             for half in 0..2 {

@@ -10,38 +10,42 @@ use super::Wide;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Floats(__m512);
 
-// SAFETY of all bodies: promised by the caller.
-#[allow(clippy::undocumented_unsafe_blocks)]
 impl Wide for Avx512Floats {
     const ACCUMULATORS: usize = 16;
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> Self {
+        // SAFETY: promised by the caller.
         Avx512Floats(unsafe { _mm512_set1_ps(v) })
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: promised by the caller.
         Avx512Floats(unsafe { _mm512_loadu_ps(from) })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
+        // SAFETY: promised by the caller.
         unsafe { _mm512_storeu_ps(to, self.0) };
     }
 
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
+        // SAFETY: promised by the caller.
         Avx512Floats(unsafe { _mm512_add_ps(self.0, other.0) })
     }
 
     #[inline(always)]
     unsafe fn mul(self, other: Self) -> Self {
+        // SAFETY: promised by the caller.
         Avx512Floats(unsafe { _mm512_mul_ps(self.0, other.0) })
     }
 
     #[inline(always)]
     unsafe fn reduce(all: &[Self; LANES]) -> Self {
+        // SAFETY: promised by the caller.
         unsafe {
             let mut quads = [_mm512_setzero_ps(); 4];
             for i in 0..4 {
