@@ -15,6 +15,7 @@ use crate::interrupt::Interrupts;
 use crate::loading::{headers, load};
 use crate::output::{Out, table, three_digits};
 use crate::progress::Progress;
+use crate::run::room;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -91,6 +92,7 @@ pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
     }
     let mut progress = Progress::new();
     let mut engine = load(headers(args.model.as_deref())?, &args.engine.options(most), &mut progress)?;
+    room(&engine, most)?;
     let outcome = interrupts.during(|cancelled| {
         progress.busy("Measuring");
         for test in &mut tests {

@@ -38,7 +38,7 @@ fn bad_usage() {
         ("EMPTY", &empty),
         ("IDS", &ids),
     ];
-    let cases: [(&str, &[&str]); 28] = [
+    let cases: [(&str, &[&str]); 31] = [
         ("", &["Usage:", "Examples:"]),
         ("fly", &["fly", "Usage"]),
         ("run {M}", &["there is no prompt", "was taken for the model", "--prompt-file"]),
@@ -65,6 +65,9 @@ fn bad_usage() {
         ("score {M} --ids-file {WORDS} --text-file {LATIN}", &["cannot be used with"]),
         ("score {M} --text-file {LATIN} --chunk 2", &["--chunk", "from 3 to"]),
         ("score {M} --text-file {LATIN} --chunks 2", &["--chunk <N>"]),
+        ("bench {M} -p 0 -n 0", &["nothing to measure", "-p or -n"]),
+        ("bench {M} -p 8 -n 0 --depth 2 --ctx 9", &["10 tokens", "room for 9", "--ctx"]),
+        ("bench {M} -p many", &["--prompt", "whole number from 0"]),
         ("chat {Q}", &["no tokenizer"]),
         ("score {Q} --ids-file {IDS} --chunk 4", &["3 tokens, less than one chunk of 4"]),
     ];
