@@ -55,18 +55,19 @@ def output(command: list[str]) -> str:
     return done.stdout
 
 
-def ours(args: argparse.Namespace, model: str, threads: int, test: tuple[str, int]) -> float:
+def wanted(test: tuple[str, int]) -> list[str]:
     kind, n = test
-    wanted = ["-p", str(n), "-n", "0"] if kind == "pp" else ["-p", "0", "-n", str(n)]
-    command = [args.calypte, "bench", model, *wanted, "-r", "1", "--threads", str(threads), "--expert-cache", "all"]
+    return ["-p", str(n), "-n", "0"] if kind == "pp" else ["-p", "0", "-n", str(n)]
+
+
+def ours(args: argparse.Namespace, model: str, threads: int, test: tuple[str, int]) -> float:
+    command = [args.calypte, "bench", model, *wanted(test), "-r", "1", "--threads", str(threads), "--expert-cache", "all"]
     return json.loads(output([*command, "--json"]))["tests"][0]["tok_s"]
 
 
 def theirs(path: str, more: list[str]):
     def run(_args: argparse.Namespace, model: str, threads: int, test: tuple[str, int]) -> float:
-        kind, n = test
-        wanted = ["-p", str(n), "-n", "0"] if kind == "pp" else ["-p", "0", "-n", str(n)]
-        command = [path, "-m", model, *wanted, "-r", "1", "-t", str(threads), "-o", "json", *more]
+        command = [path, "-m", model, *wanted(test), "-r", "1", "-t", str(threads), "-o", "json", *more]
         return json.loads(output(command))[0]["avg_ts"]
 
     return run

@@ -80,3 +80,16 @@ impl<'a> Cached<'a> {
         &self.data[position * self.stride + self.offset..][..self.width]
     }
 }
+
+#[cfg(test)]
+mod testing {
+    //! What the tests of this module share.
+
+    pub fn noise(n: usize, seed: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
+    }
+
+    pub fn bits(v: &[f32]) -> Vec<u32> {
+        v.iter().map(|v| v.to_bits()).collect()
+    }
+}

@@ -6,19 +6,34 @@ use crate::isa::for_each_isa;
 use crate::{Isa, math};
 
 for_each_isa! { fn rms_norm_isa(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) = rms_norm_body }
+for_each_isa! { fn rms_norm_in_place_isa(x: &mut [f32], w: &[f32], eps: f32) = rms_norm_in_place_body }
 for_each_isa! { fn swiglu_isa(gate: &mut [f32], up: &[f32]) = swiglu_body }
 for_each_isa! { fn geglu_tanh_isa(gate: &mut [f32], up: &[f32]) = geglu_tanh_body }
 for_each_isa! { fn swiglu_clamped_isa(gate: &mut [f32], up: &[f32], alpha: f32, limit: f32) = swiglu_clamped_body }
 for_each_isa! { fn axpy_isa(out: &mut [f32], a: f32, x: &[f32]) = axpy_body }
+for_each_isa! { fn softmax_isa(x: &mut [f32], sink: Option<f32>) = softmax_body }
 for_each_isa! { fn add_isa(out: &mut [f32], x: &[f32]) = add_body }
 
 #[inline(always)]
 fn rms_norm_body(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
-    let mean = dot_f32(x, x) / x.len() as f32;
-    let inverse = 1.0 / (mean + eps).sqrt();
+    let inverse = inverse_root_mean_square(x, eps);
     for ((o, x), w) in out.iter_mut().zip(x).zip(w) {
         *o = x * inverse * w;
     }
+}
+
+#[inline(always)]
+fn rms_norm_in_place_body(x: &mut [f32], w: &[f32], eps: f32) {
+    let inverse = inverse_root_mean_square(x, eps);
+    for (x, w) in x.iter_mut().zip(w) {
+        *x = *x * inverse * w;
+    }
+}
+
+#[inline(always)]
+fn inverse_root_mean_square(x: &[f32], eps: f32) -> f32 {
+    let mean = dot_f32(x, x) / x.len() as f32;
+    1.0 / (mean + eps).sqrt()
 }
 
 #[inline(always)]
@@ -60,25 +75,57 @@ fn add_body(out: &mut [f32], x: &[f32]) {
     }
 }
 
+/// Scores to weights; a sink is one more score, which only takes its share. Also inlined into the attention of every tier.
+#[inline(always)]
+pub(crate) fn softmax_body(scores: &mut [f32], sink: Option<f32>) {
+    // A NaN must reach the output instead of losing every comparison.
+    let (mut max, mut nan) = ([sink.unwrap_or(f32::NEG_INFINITY); LANES], [false; LANES]);
+    let (whole, rest) = scores.as_chunks_mut::<LANES>();
+    for chunk in &*whole {
+        for j in 0..LANES {
+            max[j] = if chunk[j] > max[j] { chunk[j] } else { max[j] };
+            nan[j] |= chunk[j].is_nan();
+        }
+    }
+    for (j, s) in rest.iter().enumerate() {
+        max[j] = if *s > max[j] { *s } else { max[j] };
+        nan[j] |= s.is_nan();
+    }
+    let any_nan = nan.iter().any(|n| *n);
+    let max = if any_nan { f32::NAN } else { max.iter().fold(max[0], |m, v| if *v > m { *v } else { m }) };
+    let mut lanes = [0f32; LANES];
+    for chunk in &mut *whole {
+        for j in 0..LANES {
+            chunk[j] = math::exp(chunk[j] - max);
+        }
+        for j in 0..LANES {
+            lanes[j] += chunk[j];
+        }
+    }
+    for (j, s) in rest.iter_mut().enumerate() {
+        *s = math::exp(*s - max);
+        lanes[j] += *s;
+    }
+    let mut sum = reduce(lanes);
+    if let Some(sink) = sink {
+        sum += math::exp(sink - max);
+    }
+    for chunk in whole {
+        for j in 0..LANES {
+            chunk[j] /= sum;
+        }
+    }
+    rest.iter_mut().for_each(|s| *s /= sum);
+}
+
 /// Root-mean-square norm (arXiv 1910.07467): `out = x / sqrt(mean(x²) + eps) · w`.
 pub fn rms_norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
     rms_norm_isa(Isa::get(), x, w, eps, out);
 }
 
-/// [`rms_norm`] of every row of `x`, rows as wide as `w`.
-pub fn rms_norm_rows(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
-    for (x, out) in x.chunks_exact(w.len()).zip(out.chunks_exact_mut(w.len())) {
-        rms_norm(x, w, eps, out);
-    }
-}
-
 /// [`rms_norm`] of consecutive heads, in place.
-pub fn rms_norm_in_place(x: &mut [f32], w: &[f32], eps: f32, scratch: &mut Vec<f32>) {
-    for x in x.chunks_exact_mut(w.len()) {
-        scratch.clear();
-        scratch.extend_from_slice(x);
-        rms_norm(scratch, w, eps, x);
-    }
+pub fn rms_norm_in_place(x: &mut [f32], w: &[f32], eps: f32) {
+    x.chunks_exact_mut(w.len()).for_each(|x| rms_norm_in_place_isa(Isa::get(), x, w, eps));
 }
 
 /// Sum in the canonical lanes.
@@ -141,10 +188,7 @@ pub fn add(out: &mut [f32], x: &[f32]) {
 
 /// Softmax in place: the largest is subtracted first, the sum is taken in the canonical lanes.
 pub fn softmax(x: &mut [f32]) {
-    let max = x.iter().fold(f32::NEG_INFINITY, |m, v| if *v > m || v.is_nan() { *v } else { m });
-    x.iter_mut().for_each(|v| *v = math::exp(*v - max));
-    let total = sum(x);
-    x.iter_mut().for_each(|v| *v /= total);
+    softmax_isa(Isa::get(), x, None);
 }
 
 /// Rotates pairs `(i, i + n/2)` of `x` (n = `x.len()`): the half-split layout. `cos` and `sin` have n/2 entries.

@@ -1,6 +1,6 @@
 //! What every block computes with.
 
-use calypte_kernels::{Precision, Team};
+use calypte_kernels::{Precision, Team, ops};
 
 /// The threads and the precision of a computation.
 pub struct Compute<'a> {
@@ -27,6 +27,14 @@ impl Compute<'_> {
             for (i, row) in values.chunks_exact_mut(width).enumerate() {
                 task(piece * together + i, row);
             }
+        });
+    }
+
+    /// Root-mean-square norms of all rows of `x`, which are as wide as the weights.
+    pub(crate) fn rms_norm(&self, x: &[f32], weights: &[f32], eps: f32, out: &mut [f32]) {
+        let width = weights.len();
+        self.rows(out, width, |row, out| {
+            ops::rms_norm(&x[row * width..(row + 1) * width], weights, eps, out);
         });
     }
 }

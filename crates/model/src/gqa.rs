@@ -52,7 +52,7 @@ impl Gqa {
     fn place(&self, rotation: Option<&Rotation>, norm: Option<&[f32]>, row: usize, x: &mut [f32]) {
         if let Some(w) = norm {
             // The weights' width says what one norm spans: a head, or all heads of a row.
-            ops::rms_norm_in_place(x, w, self.norm_eps, &mut Vec::new());
+            ops::rms_norm_in_place(x, w, self.norm_eps);
         }
         self.clip(x);
         let Some(rotation) = rotation else { return };

@@ -117,7 +117,7 @@ impl Mla {
             Queries::Low { a, norm, b } => {
                 let mut low = Vec::new();
                 a.apply(compute, x, &mut low);
-                ops::rms_norm_rows(&low, norm, latent_norm_eps, q_latent.fill(rows, norm.len()));
+                compute.rms_norm(&low, norm, latent_norm_eps, q_latent.fill(rows, norm.len()));
                 b.apply(compute, &mut q_latent, &mut q);
             }
             Queries::Direct(w) => w.apply(compute, x, &mut q),

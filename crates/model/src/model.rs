@@ -162,7 +162,7 @@ impl Model {
             if cancelled.load(Ordering::Relaxed) {
                 return Err(ModelError::Cancelled);
             }
-            norm(compute, stream, &layer.mixer_norm, eps, normed.fill(rows, hidden));
+            compute.rms_norm(stream, &layer.mixer_norm, eps, normed.fill(rows, hidden));
             let rotation = self.arch.views[number].rope.map(|i| &rotations[i]);
             match (&layer.mixer, rotation) {
                 (MixerBlock::Gqa(a), _) => a.forward(compute, rotation, first, normed, kv, block),
@@ -174,7 +174,7 @@ impl Model {
                 (MixerBlock::Mla(_), None) => unreachable!("checked when the checkpoint was opened"),
             }
             self.join(compute, stream, block, layer.mixer_post_norm.as_deref());
-            norm(compute, stream, &layer.ffn_norm, eps, normed.fill(rows, hidden));
+            compute.rms_norm(stream, &layer.ffn_norm, eps, normed.fill(rows, hidden));
             match &layer.ffn {
                 FfnBlock::Dense(f) => f.forward(compute, normed, mlp, block),
                 FfnBlock::Moe(f) => f.forward(compute, first, normed, experts, moe, mlp, observer, block)?,
@@ -187,7 +187,7 @@ impl Model {
     /// Adds what a block gave to the residual stream, normed and scaled as the family has it.
     fn join(&self, compute: &Compute<'_>, stream: &mut [f32], block: &mut [f32], norm: Option<&[f32]>) {
         if let Some(norm) = norm {
-            ops::rms_norm_in_place(block, norm, self.arch.norms.eps, &mut Vec::new());
+            ops::rms_norm_in_place(block, norm, self.arch.norms.eps);
         }
         let hidden = self.arch.hidden;
         compute.rows(stream, hidden, |row, stream| {
@@ -227,7 +227,7 @@ impl Model {
         let hidden = self.arch.hidden;
         let stream = &workspace.hidden[rows.start * hidden..rows.end * hidden];
         let normed = workspace.normed.fill(rows.len(), hidden);
-        ops::rms_norm_rows(stream, &self.output_norm, self.arch.norms.eps, normed);
+        compute.rms_norm(stream, &self.output_norm, self.arch.norms.eps, normed);
         self.output.as_ref().unwrap_or(&self.embedding).apply(compute, &mut workspace.normed, out);
         if self.arch.scales.logits != 1.0 {
             ops::scale(out, self.arch.scales.logits);
@@ -240,14 +240,6 @@ impl Model {
             None => Ok(()),
         }
     }
-}
-
-/// Root-mean-square norms of all rows of `x`.
-fn norm(compute: &Compute<'_>, x: &[f32], weights: &[f32], eps: f32, out: &mut [f32]) {
-    let width = weights.len();
-    compute.rows(out, width, |row, out| {
-        ops::rms_norm(&x[row * width..(row + 1) * width], weights, eps, out);
-    });
 }
 
 fn load_ropes(loader: &mut Loader<'_>, arch: &Arch) -> Result<Vec<RopeTable>, ModelError> {

@@ -86,15 +86,8 @@ pub fn grouped<'a>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{bits, noise};
     use super::*;
-
-    fn noise(n: usize, seed: usize) -> Vec<f32> {
-        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
-    }
-
-    fn bits(v: &[f32]) -> Vec<u32> {
-        v.iter().map(|v| v.to_bits()).collect()
-    }
 
     /// Grouped heads over rows, at once and one by one, with any number of threads.
     #[test]

@@ -1,10 +1,10 @@
 //! The attention itself, for any number of queries that read the same cache.
 
-use calypte_quant::reference::{LANES, reduce};
+use calypte_quant::reference::LANES;
 
 use super::{Cached, Visible};
 use crate::wide::{Wide, for_each_wide};
-use crate::{Isa, math};
+use crate::{Isa, ops};
 
 /// Keys that all queries meet before the next ones are fetched: few enough to stay in a cache near the core.
 const CHUNK: usize = 64;
@@ -42,6 +42,7 @@ pub fn attend(
     scores: &mut Vec<f32>,
     out: &mut [f32],
 ) {
+    let out = &mut out[..queries.len() * values.width];
     for (queries, out) in queries.chunks(TOGETHER).zip(out.chunks_mut(TOGETHER * values.width)) {
         attend_isa(Isa::get(), queries, keys, values, scale, scores, out);
     }
@@ -58,7 +59,6 @@ unsafe fn attend_body<W: Wide>(
     scores: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    let out = &mut out[..queries.len() * values.width];
     out.fill(0.0);
     let longest = queries.iter().map(|q| q.visible.len()).max().unwrap_or(0);
     if longest == 0 {
@@ -74,7 +74,7 @@ unsafe fn attend_body<W: Wide>(
         }
     }
     for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(stride)) {
-        softmax(&mut scores[..query.visible.len()], query.sink);
+        ops::softmax_body(&mut scores[..query.visible.len()], query.sink);
     }
     for start in (0..longest).step_by(CHUNK) {
         let each =
@@ -259,49 +259,6 @@ unsafe fn dots<W: Wide, const Q: usize>(
     }
 }
 
-/// Scores to weights.
-#[inline(always)]
-fn softmax(scores: &mut [f32], sink: Option<f32>) {
-    // A NaN must reach the output instead of losing every comparison.
-    let (mut max, mut nan) = ([sink.unwrap_or(f32::NEG_INFINITY); LANES], [false; LANES]);
-    let (whole, rest) = scores.as_chunks_mut::<LANES>();
-    for chunk in &*whole {
-        for j in 0..LANES {
-            max[j] = if chunk[j] > max[j] { chunk[j] } else { max[j] };
-            nan[j] |= chunk[j].is_nan();
-        }
-    }
-    for (j, s) in rest.iter().enumerate() {
-        max[j] = if *s > max[j] { *s } else { max[j] };
-        nan[j] |= s.is_nan();
-    }
-    let any_nan = nan.iter().any(|n| *n);
-    let max = if any_nan { f32::NAN } else { max.iter().fold(max[0], |m, v| if *v > m { *v } else { m }) };
-    let mut lanes = [0f32; LANES];
-    for chunk in &mut *whole {
-        for j in 0..LANES {
-            chunk[j] = math::exp(chunk[j] - max);
-        }
-        for j in 0..LANES {
-            lanes[j] += chunk[j];
-        }
-    }
-    for (j, s) in rest.iter_mut().enumerate() {
-        *s = math::exp(*s - max);
-        lanes[j] += *s;
-    }
-    let mut sum = reduce(lanes);
-    if let Some(sink) = sink {
-        sum += math::exp(sink - max);
-    }
-    for chunk in whole {
-        for j in 0..LANES {
-            chunk[j] /= sum;
-        }
-    }
-    rest.iter_mut().for_each(|s| *s /= sum);
-}
-
 /// Adds the values of the keys number `first ..` of what Q queries see, each times the query's weight; `out` is one row of
 /// values for each query.
 ///
@@ -387,11 +344,11 @@ unsafe fn mix_columns<W: Wide, const Q: usize, const N: usize>(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use calypte_quant::reference::reduce;
 
-    fn noise(n: usize, seed: usize) -> Vec<f32> {
-        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
-    }
+    use super::super::testing::{bits, noise};
+    use super::*;
+    use crate::math;
 
     /// The canonical sequence, as plainly as it can be said.
     fn reference(query: &Query<'_>, keys: Cached<'_>, values: Cached<'_>, scale: f32) -> Vec<f32> {
@@ -410,10 +367,6 @@ mod tests {
             out.iter_mut().zip(values.at(at(i))).for_each(|(o, v)| *o += power / sum * v);
         }
         out
-    }
-
-    fn bits(v: &[f32]) -> Vec<u32> {
-        v.iter().map(|v| v.to_bits()).collect()
     }
 
     /// Every tier against the reference: queries with ranges, windows, selections and sinks, together and alone.

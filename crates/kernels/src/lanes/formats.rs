@@ -212,30 +212,37 @@ fn fetch<V: Simd>(rows: &Rows<'_, V>, block: usize, block_bytes: usize) {
     }
 }
 
-/// Declares how one block of a format is unpacked: `$at` is its offset in the row.
-macro_rules! unpack_blocks {
-    ($format:ident as $shape:ty, |$rows:ident, $at:ident| $body:block) => {
+/// Declares how a format is unpacked.
+macro_rules! unpack {
+    ($format:ident as $shape:ty, |$rows:ident, $blocks:ident, $sink:ident| $body:block) => {
         impl Unpack for $format {
             type Shape = $shape;
 
             #[inline(always)]
             unsafe fn unpack<V: Simd, S: Sink<V, Self>>(
                 $rows: &Rows<'_, V>,
-                blocks: Range<usize>,
-                sink: &mut S,
-            ) {
-                for b in blocks {
-                    let block_bytes = Self::DTYPE.block_bytes();
-                    fetch($rows, b, block_bytes);
-                    let $at = b * block_bytes;
-                    // SAFETY: what is read lies inside the block; the rest is promised by the caller.
-                    unsafe {
-                        let (codes, factors): ([V::I; QUADS], Factors<V>) = $body;
-                        sink.take(b, &codes, &factors);
-                    }
+                $blocks: Range<usize>,
+                $sink: &mut S,
+            ) $body
+        }
+    };
+}
+
+/// Declares how one block of a format is unpacked: `$at` is its offset in the row.
+macro_rules! unpack_blocks {
+    ($format:ident as $shape:ty, |$rows:ident, $at:ident| $body:block) => {
+        unpack!($format as $shape, |$rows, blocks, sink| {
+            for b in blocks {
+                let block_bytes = Self::DTYPE.block_bytes();
+                fetch($rows, b, block_bytes);
+                let $at = b * block_bytes;
+                // SAFETY: what is read lies inside the block; the rest is promised by the caller.
+                unsafe {
+                    let (codes, factors): ([V::I; QUADS], Factors<V>) = $body;
+                    sink.take(b, &codes, &factors);
                 }
             }
-        }
+        });
     };
 }
 
@@ -317,24 +324,15 @@ unsafe fn run<V: Simd>(rows: &Rows<'_, V>, at: usize) -> [V::I; QUADS] {
 /// its first block.
 macro_rules! unpack_super_blocks {
     ($format:ident as $shape:ty, |$rows:ident, $at:ident, $sink:ident, $first:ident| $body:block) => {
-        impl Unpack for $format {
-            type Shape = $shape;
-
-            #[inline(always)]
-            unsafe fn unpack<V: Simd, S: Sink<V, Self>>(
-                $rows: &Rows<'_, V>,
-                blocks: Range<usize>,
-                $sink: &mut S,
-            ) {
-                for $first in blocks.step_by(SUBS) {
-                    let block_bytes = Self::DTYPE.block_bytes();
-                    let $at = $first / SUBS * block_bytes;
-                    $rows.prefetch_next($at, block_bytes);
-                    // SAFETY: what is read lies inside the super-block; the rest is promised by the caller.
-                    unsafe { $body }
-                }
+        unpack!($format as $shape, |$rows, blocks, $sink| {
+            for $first in blocks.step_by(SUBS) {
+                let block_bytes = Self::DTYPE.block_bytes();
+                let $at = $first / SUBS * block_bytes;
+                $rows.prefetch_next($at, block_bytes);
+                // SAFETY: what is read lies inside the super-block; the rest is promised by the caller.
+                unsafe { $body }
             }
-        }
+        });
     };
 }
 
@@ -481,19 +479,10 @@ unpack_super_blocks!(Iq4Xs as Signed, |rows, at, sink, first| {
 /// Declares a format that is unpacked row by row.
 macro_rules! unpack_rows {
     ($format:ident) => {
-        impl Unpack for $format {
-            type Shape = Signed;
-
-            #[inline(always)]
-            unsafe fn unpack<V: Simd, S: Sink<V, Self>>(
-                rows: &Rows<'_, V>,
-                blocks: Range<usize>,
-                sink: &mut S,
-            ) {
-                // SAFETY: passed on.
-                unsafe { row_by_row(rows, blocks, sink) }
-            }
-        }
+        unpack!($format as Signed, |rows, blocks, sink| {
+            // SAFETY: passed on.
+            unsafe { row_by_row(rows, blocks, sink) }
+        });
     };
 }
 

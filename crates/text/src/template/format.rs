@@ -8,8 +8,7 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Rest, Value, ValueOrKwargs};
 use minijinja::{Error, State, filters};
 
-/// Largest width and precision of a field.
-const WIDTH_MAX: usize = 4096;
+use super::python::PAD_MAX;
 
 /// `text|format(…)`, with the fields of C's `printf`.
 pub(super) fn percent(
@@ -27,7 +26,7 @@ pub(super) fn braces(text: &str, args: &[Value]) -> Result<Value, Error> {
     format(FormatStyle::StrFormat, text, args).map(Value::from)
 }
 
-/// Refuses keys with characters outside ASCII and fields wider than [`WIDTH_MAX`]. Other mistakes are left for the engine
+/// Refuses keys with characters outside ASCII and fields wider than [`PAD_MAX`]. Other mistakes are left for the engine
 /// to name; it stops at the first one, so that it does not matter what is seen in the text behind.
 fn look_through(text: &str, style: FormatStyle) -> Result<(), Error> {
     let delimiter = match style {
@@ -98,8 +97,8 @@ fn check_sizes(text: &str) -> Result<&str, Error> {
 fn check_size<'a>(text: &'a str, what: &str) -> Result<&'a str, Error> {
     let behind = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let digits = text.get(..text.len() - behind.len()).unwrap_or_default();
-    if digits.is_empty() || digits.parse().is_ok_and(|size: usize| size <= WIDTH_MAX) {
+    if digits.is_empty() || digits.parse().is_ok_and(|size: usize| size <= PAD_MAX) {
         return Ok(behind);
     }
-    Err(super::refuse(format!("format: {what} {digits}, expected at most {WIDTH_MAX}")))
+    Err(super::refuse(format!("format: {what} {digits}, expected at most {PAD_MAX}")))
 }

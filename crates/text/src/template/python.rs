@@ -9,8 +9,8 @@ const INDENT_DEFAULT: usize = 4;
 /// Most of them.
 const INDENT_MAX: usize = 256;
 
-/// Widest that `ljust` and its like make a text.
-const PAD_MAX: usize = 4096;
+/// Widest that `ljust`, `format` and their like make a text.
+pub(super) const PAD_MAX: usize = 4096;
 
 /// Floats below are converted to integers, 2⁶³.
 const INTEGER_MAX: f64 = 9.2e18;
