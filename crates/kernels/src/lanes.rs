@@ -23,6 +23,7 @@ mod many;
 mod rows;
 mod simd;
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use calypte_quant::Matrix;
@@ -115,6 +116,15 @@ pub(crate) trait Shape {
     const HAS_MIN: bool;
     const HAS_HALVES: bool;
     const HAS_MIN_HALVES: bool;
+
+    /// How much the codes that the instructions of `V` see are too high.
+    #[inline(always)]
+    fn above<V: Simd>() -> u8 {
+        match Self::CODES {
+            Codes::Above(n) => n,
+            Codes::Signed => V::SIGNED_ABOVE,
+        }
+    }
 }
 
 macro_rules! shapes {
@@ -215,27 +225,35 @@ impl Tile {
         unsafe { (*self.halves.add(row * self.blocks + block))[half] }
     }
 
-    /// What the sums of products of `blocks` begin with, so that they come out as those of the integers that the
-    /// codes stand for: one for each block, or for each half of one where the format has halves.
+    /// What the sum of products of a block begins with, or of each half of one where the format has halves, so that it
+    /// comes out as that of the integers that the codes stand for.
+    ///
+    /// # Safety
+    /// As [`Tile::quad`].
+    #[inline(always)]
+    unsafe fn start<V: Simd, S: Shape>(&self, row: usize, block: usize, half: usize) -> i32 {
+        let at = row * self.blocks + block;
+        // SAFETY: promised by the caller.
+        let total = unsafe { if S::HAS_HALVES { (*self.halves.add(at))[half] } else { *self.total.add(at) } };
+        -(S::above::<V>() as i32) * total
+    }
+
+    /// [`Tile::start`] of the first blocks: as many as `out` has room for, where there are halves two for each block.
     ///
     /// # Safety
     /// As [`Tile::quad`], for all of the blocks.
     #[inline(always)]
-    unsafe fn starts<V: Simd, S: Shape>(&self, row: usize, blocks: Range<usize>, out: &mut [i32]) {
-        let above = match S::CODES {
-            Codes::Above(n) => n,
-            Codes::Signed => V::SIGNED_ABOVE,
-        };
-        let first = row * self.blocks + blocks.start;
+    unsafe fn starts<V: Simd, S: Shape>(&self, row: usize, out: &mut [MaybeUninit<i32>]) {
+        let first = row * self.blocks;
         // SAFETY: promised by the caller.
         let totals = unsafe {
             match S::HAS_HALVES {
-                true => std::slice::from_raw_parts(self.halves.add(first).cast(), 2 * blocks.len()),
-                false => std::slice::from_raw_parts(self.total.add(first), blocks.len()),
+                true => std::slice::from_raw_parts(self.halves.add(first).cast(), out.len()),
+                false => std::slice::from_raw_parts(self.total.add(first), out.len()),
             }
         };
         for (start, total) in out.iter_mut().zip(totals) {
-            *start = -(above as i32) * total;
+            start.write(-(S::above::<V>() as i32) * total);
         }
     }
 }

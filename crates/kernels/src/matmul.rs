@@ -40,8 +40,9 @@ pub fn matmul(team: &Team, precision: Precision, w: &Matrix<'_>, x: &mut Activat
     let out = &mut out[..w.rows * x.rows()];
     let macs = w.rows * w.cols * x.rows();
     let tasks = if macs < PARALLEL_MACS_MIN { 1 } else { team.threads() * TASKS_PER_THREAD };
-    // Whole vectors of rows, so that no task ends in the middle of one.
-    let step = w.rows.div_ceil(tasks.min(w.rows.max(1))).next_multiple_of(LANES).max(1);
+    // Whole vectors of rows, so that no task ends in the middle of one; two, where two make a tile.
+    let together = if x.rows() < TILE { LANES } else { 2 * LANES };
+    let step = w.rows.div_ceil(tasks.min(w.rows.max(1))).next_multiple_of(together).max(1);
     let out = SendPtr(out.as_mut_ptr());
     team.run(w.rows.div_ceil(step), |task| {
         let rows = task * step..((task + 1) * step).min(w.rows);

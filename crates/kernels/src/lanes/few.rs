@@ -64,9 +64,10 @@ impl<V: Simd, F: Unpack, const N: usize> Sink<V, F> for Dot<V, N> {
         unsafe {
             let halves = <F::Shape as Shape>::HAS_HALVES;
             for t in 0..N {
-                let mut starts = [0; 2];
-                self.x.starts::<V, F::Shape>(t, block..block + 1, &mut starts);
-                let mut sums = [V::splat(starts[0]), V::splat(starts[1])];
+                let mut sums = [V::splat(0); 2];
+                for half in 0..if halves { 2 } else { 1 } {
+                    sums[half] = V::splat(self.x.start::<V, F::Shape>(t, block, half));
+                }
                 for k in 0..QUADS {
                     let half = if halves { k / (QUADS / 2) } else { 0 };
                     sums[half] = dot::<V, F::Shape>(sums[half], codes[k], self.x.quad(t, block, k));

@@ -13,9 +13,10 @@ use crate::matmul::Out;
 
 /// From this many activation rows on, unpacking into a panel pays.
 pub(super) const ROWS_MIN: usize = 5;
-/// Blocks of columns in a panel: two of sixteen rows fill two thirds of a first-level cache of 48 KiB. A multiple of the
-/// eight blocks that some formats store together.
-const BLOCKS: usize = 16;
+/// Blocks of columns in a panel, at most; a multiple of the eight blocks that some formats store together. Two panels of
+/// sixteen rows and 32 blocks are 40 KiB of codes and factors; 16 to 64 are equally fast where rows are long, so this is
+/// chosen for rows that fit into one.
+const BLOCKS: usize = 32;
 /// Vectors of weights side by side in a tile, at most.
 const PARTS_MAX: usize = 2;
 
@@ -75,12 +76,16 @@ pub(super) unsafe fn int_rows<V: Simd, F: Unpack>(
     let mut panels: [Panel<V>; PARTS_MAX] = [uninit(), uninit()];
     let mut parts = parts(w.rows, V::LANES, rows);
     let blocks = w.cols / BLOCK;
+    // Panels of the same size: a short one at the end would cost nearly as much as a full one.
+    let stored_together = F::DTYPE.block_len() / BLOCK;
+    let panel_blocks =
+        blocks.div_ceil(blocks.div_ceil(BLOCKS).max(1)).max(1).next_multiple_of(stored_together);
     while let Some(first) = parts.next() {
         let second = if V::PARTS > 1 { parts.next() } else { None };
         let both = [first, second.unwrap_or(first)];
         let both = &both[..if second.is_some() { 2 } else { 1 }];
-        for start in (0..blocks).step_by(BLOCKS) {
-            let range = start..(start + BLOCKS).min(blocks);
+        for start in (0..blocks).step_by(panel_blocks) {
+            let range = start..(start + panel_blocks).min(blocks);
             for (panel, part) in panels.iter_mut().zip(both) {
                 let mut fill = Fill { panel, first: start };
                 // SAFETY: passed on.
@@ -146,11 +151,13 @@ unsafe fn tile<V: Simd, S: Shape, const P: usize, const N: usize>(job: &Job<'_, 
             }
         }
         // All at once: in the loop below each would cost three instructions.
-        let mut starts = [[0i32; 2 * BLOCKS]; N];
-        for t in 0..N {
-            x.starts::<V, S>(t, 0..job.blocks, &mut starts[t]);
-        }
         let halves = if S::HAS_HALVES { 2 } else { 1 };
+        let mut starts = [[MaybeUninit::<i32>::uninit(); 2 * BLOCKS]; N];
+        if S::above::<V>() != 0 {
+            for t in 0..N {
+                x.starts::<V, S>(t, &mut starts[t][..halves * job.blocks]);
+            }
+        }
         for b in 0..job.blocks {
             let mut sums = [[[V::splat(0); 2]; P]; N];
             for half in 0..2 {
@@ -159,7 +166,10 @@ unsafe fn tile<V: Simd, S: Shape, const P: usize, const N: usize>(job: &Job<'_, 
                 if S::HAS_HALVES || half == 0 {
                     for t in 0..N {
                         for p in 0..P {
-                            sums[t][p][into] = V::splat(starts[t][halves * b + into]);
+                            sums[t][p][into] = match S::above::<V>() {
+                                0 => V::splat(0),
+                                _ => V::splat(starts[t][halves * b + into].assume_init()),
+                            };
                         }
                     }
                 }
