@@ -12,6 +12,7 @@
 
 pub mod activations;
 pub mod attention;
+mod fetch;
 mod isa;
 #[cfg(target_arch = "x86_64")]
 mod lanes;

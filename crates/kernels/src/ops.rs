@@ -93,11 +93,12 @@ pub(crate) fn softmax_body(scores: &mut [f32], sink: Option<f32>) {
     }
     let any_nan = nan.iter().any(|n| *n);
     let max = if any_nan { f32::NAN } else { max.iter().fold(max[0], |m, v| if *v > m { *v } else { m }) };
+    // Two loops, or the sums are not vectorised.
+    for s in whole.as_flattened_mut() {
+        *s = math::exp(*s - max);
+    }
     let mut lanes = [0f32; LANES];
-    for chunk in &mut *whole {
-        for j in 0..LANES {
-            chunk[j] = math::exp(chunk[j] - max);
-        }
+    for chunk in &*whole {
         for j in 0..LANES {
             lanes[j] += chunk[j];
         }
@@ -110,11 +111,7 @@ pub(crate) fn softmax_body(scores: &mut [f32], sink: Option<f32>) {
     if let Some(sink) = sink {
         sum += math::exp(sink - max);
     }
-    for chunk in whole {
-        for j in 0..LANES {
-            chunk[j] /= sum;
-        }
-    }
+    whole.as_flattened_mut().iter_mut().for_each(|s| *s /= sum);
     rest.iter_mut().for_each(|s| *s /= sum);
 }
 

@@ -50,9 +50,11 @@ pub fn grouped<'a>(
     assert_eq!(q.len(), out.len(), "queries and results have different sizes");
     let (row_width, group) = (queries * width, queries / kv);
     let rows = q.len() / row_width;
-    // Few rows: a task for every head of queries, or there would be too few tasks.
-    let together = if rows < ROWS_PER_TASK { 1 } else { group };
-    let (units, tiles) = (queries / together, rows.div_ceil(ROWS_PER_TASK));
+    let tiles = rows.div_ceil(ROWS_PER_TASK);
+    // Heads that share their keys go over them together, unless there would be too few tasks then.
+    let enough = |together: &usize| group % together == 0 && queries / together * tiles >= team.threads();
+    let together = (1..=group).rev().find(enough).unwrap_or(1);
+    let units = queries / together;
     let target = SendPtr(out.as_mut_ptr());
     team.run(units * tiles, |task| {
         let first_head = task % units * together;

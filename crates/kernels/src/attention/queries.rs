@@ -1,19 +1,27 @@
 //! The attention itself, for any number of queries that read the same cache.
 
+use std::ops::Range;
+
 use calypte_quant::reference::LANES;
 
 use super::{Cached, Visible};
+use crate::fetch::{CACHE_LINE_BYTES, prefetch};
 use crate::wide::{Wide, for_each_wide};
 use crate::{Isa, ops};
 
-/// Keys that all queries meet before the next ones are fetched: few enough to stay in a cache near the core.
-const CHUNK: usize = 64;
 /// Queries that go over the cache together: their scores stay in a second-level cache.
 const TOGETHER: usize = 32;
-/// Queries whose products and values are added up side by side.
-const PAIR: usize = 2;
-/// Keys whose dot products are summed side by side.
-const KEYS: usize = 8;
+/// Keys whose dot products with a pair of queries are summed side by side: sixteen sums, which stay in registers from the
+/// first product to the end of their trees.
+const KEYS: usize = LANES / 2;
+/// How many keys further on the next ones are asked for.
+const AHEAD: usize = 2 * KEYS;
+/// Values that all queries meet before the next ones are fetched, some columns at a time: few enough for a first-level cache.
+const VALUES: usize = 64;
+/// Queries to which values are added side by side.
+const QUAD: usize = 4;
+/// Vectors of columns of values that are added side by side.
+const COLUMNS: usize = 4;
 
 /// One query.
 #[derive(Clone, Copy)]
@@ -24,11 +32,6 @@ pub struct Query<'a> {
     pub visible: Visible<'a>,
     /// One more score, that of a key without a value (an attention sink): it only takes its share.
     pub sink: Option<f32>,
-}
-
-for_each_wide! {
-    fn attend_isa(queries: &[Query<'_>], keys: Cached<'_>, values: Cached<'_>, scale: f32, scores: &mut Vec<f32>,
-        out: &mut [f32]) = attend_body
 }
 
 /// `out[n] = Σ softmax(scale · q_n·k_i) · v_i` over the positions that query n sees.
@@ -42,12 +45,76 @@ pub fn attend(
     scores: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    let out = &mut out[..queries.len() * values.width];
-    for (queries, out) in queries.chunks(TOGETHER).zip(out.chunks_mut(TOGETHER * values.width)) {
-        attend_isa(Isa::get(), queries, keys, values, scale, scores, out);
+    attend_on(Isa::get(), queries, keys, values, scale, scores, out);
+}
+
+fn attend_on(
+    isa: Isa,
+    queries: &[Query<'_>],
+    keys: Cached<'_>,
+    values: Cached<'_>,
+    scale: f32,
+    scores: &mut Vec<f32>,
+    out: &mut [f32],
+) {
+    assert!(
+        queries.iter().all(|q| q.vector.len() == keys.width),
+        "a query and the keys have different widths"
+    );
+    let mut out = &mut out[..queries.len() * values.width];
+    for alike in queries.chunk_by(|a, b| share_keys(a.visible, b.visible)) {
+        for queries in alike.chunks(TOGETHER) {
+            let (of_these, rest) = out.split_at_mut(queries.len() * values.width);
+            attend_isa(isa, queries, keys, values, scale, scores, of_these);
+            out = rest;
+        }
     }
 }
 
+/// Whether two queries can go over one list of keys: two ranges, over one that covers both; two selections, if they are the
+/// same.
+fn share_keys(a: Visible<'_>, b: Visible<'_>) -> bool {
+    match (a, b) {
+        (Visible::Range { .. }, Visible::Range { .. }) => true,
+        (Visible::Selected(a), Visible::Selected(b)) => std::ptr::eq(a, b),
+        _ => false,
+    }
+}
+
+/// The keys that queries which share them go over.
+fn list_of<'a>(queries: &[Query<'a>]) -> Visible<'a> {
+    let visible = queries.iter().map(|q| q.visible).filter(|v| !v.is_empty());
+    let cover = |a, b| match (a, b) {
+        (Visible::Range { start: a, end: b }, Visible::Range { start, end }) => {
+            Visible::Range { start: a.min(start), end: b.max(end) }
+        }
+        (a, _) => a,
+    };
+    visible.reduce(cover).unwrap_or(Visible::Range { start: 0, end: 0 })
+}
+
+/// Which of the keys of the list a query sees.
+fn part_of(list: Visible<'_>, visible: Visible<'_>) -> Range<usize> {
+    match (list, visible) {
+        (Visible::Range { start: first, .. }, Visible::Range { start, end }) if start < end => {
+            start - first..end - first
+        }
+        (Visible::Selected(_), _) => 0..visible.len(),
+        _ => 0..0,
+    }
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
+    a.start.max(b.start)..a.end.min(b.end)
+}
+
+for_each_wide! {
+    fn attend_isa(queries: &[Query<'_>], keys: Cached<'_>, values: Cached<'_>, scale: f32, scores: &mut Vec<f32>,
+        out: &mut [f32]) = attend_body
+}
+
+/// [`attend`] for up to `TOGETHER` queries that share their keys.
+///
 /// # Safety
 /// The processor must have the instructions of `W`.
 #[inline(always)]
@@ -60,164 +127,108 @@ unsafe fn attend_body<W: Wide>(
     out: &mut [f32],
 ) {
     out.fill(0.0);
-    let longest = queries.iter().map(|q| q.visible.len()).max().unwrap_or(0);
-    if longest == 0 {
+    let list = list_of(queries);
+    if list.is_empty() {
         return;
     }
-    // Whole vectors of scores are written, also of the last few keys.
-    let stride = longest.next_multiple_of(LANES);
-    scores.resize(queries.len() * stride, 0.0);
-    for start in (0..longest).step_by(CHUNK) {
-        for (queries, scores) in queries.chunks(PAIR).zip(scores.chunks_mut(PAIR * stride)) {
-            // SAFETY: promised by the caller.
-            unsafe { score_chunk::<W>(queries, keys, start, scale, scores) };
-        }
+    let mut parts = [const { 0..0 }; TOGETHER];
+    for (part, query) in parts.iter_mut().zip(queries) {
+        *part = part_of(list, query.visible);
     }
-    for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(stride)) {
-        ops::softmax_body(&mut scores[..query.visible.len()], query.sink);
+    let parts = &parts[..queries.len()];
+    // A row for each query, with room for whole vectors from any first key on.
+    let stride = list.len().next_multiple_of(LANES) + LANES;
+    if scores.len() < queries.len() * stride {
+        scores.resize(queries.len() * stride, 0.0);
     }
-    for start in (0..longest).step_by(CHUNK) {
-        let each =
-            queries.chunks(PAIR).zip(scores.chunks(PAIR * stride)).zip(out.chunks_mut(PAIR * values.width));
-        for ((queries, weights), out) in each {
-            // SAFETY: promised by the caller.
-            unsafe { mix_chunk::<W>(queries, weights, start, values, out) };
-        }
+    let scores = &mut scores[..queries.len() * stride];
+    // SAFETY: promised by the caller.
+    unsafe { score::<W>(queries, parts, list, keys, scale, scores) };
+    for ((query, part), scores) in queries.iter().zip(parts).zip(scores.chunks_exact_mut(stride)) {
+        // Scores of keys that it does not see take no part, and the rest is whole vectors.
+        let end = part.start + part.len().next_multiple_of(LANES);
+        scores[part.end..end].fill(f32::NEG_INFINITY);
+        ops::softmax_body(&mut scores[part.start..end], query.sink);
     }
+    // SAFETY: promised by the caller.
+    unsafe { mix::<W>(parts, scores, list, values, out) };
 }
 
-/// How many keys two queries both see, where they see the same ones up to there.
-fn common(queries: &[Query<'_>]) -> usize {
-    match queries {
-        [a, b] => match (a.visible, b.visible) {
-            (Visible::Range { start, .. }, Visible::Range { start: other, .. }) if start == other => {
-                a.visible.len().min(b.visible.len())
-            }
-            _ => 0,
-        },
-        _ => 0,
-    }
-}
-
-/// Scores of the keys number `start .. start + CHUNK` that one query or two see. `scores` has one row for each.
-///
-/// # Safety
-/// The processor must have the instructions of `W`.
+/// Where the vectors number `first ..` of the list start; the last one stands in for those behind it.
 #[inline(always)]
-unsafe fn score_chunk<W: Wide>(
-    queries: &[Query<'_>],
-    keys: Cached<'_>,
-    start: usize,
-    scale: f32,
-    scores: &mut [f32],
-) {
-    let stride = scores.len() / queries.len();
-    assert!(
-        queries.iter().all(|q| q.vector.len() == keys.width),
-        "a query and the keys have different widths"
-    );
-    let common = if W::ACCUMULATORS >= KEYS * PAIR { common(queries) } else { 0 };
-    for first in (start..start + CHUNK).step_by(LANES) {
-        // SAFETY: promised by the caller.
-        unsafe {
-            match queries {
-                [a, b] if first + LANES <= common => {
-                    score::<W, 2>([a, b], keys, first, scale, scores, stride)
-                }
-                _ => {
-                    for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(stride)) {
-                        if first < query.visible.len() {
-                            score::<W, 1>([query], keys, first, scale, scores, stride);
-                        }
-                    }
-                }
-            }
+fn vectors_at<const N: usize>(list: Visible<'_>, cache: Cached<'_>, first: usize) -> [*const f32; N] {
+    let last = list.len() - 1;
+    let mut at = [std::ptr::null(); N];
+    if let (Visible::Range { start, .. }, true) = (list, first + N <= list.len()) {
+        // One check for all of them.
+        let end = (start + first + N - 1) * cache.stride + cache.offset + cache.width;
+        let all = &cache.data[(start + first) * cache.stride + cache.offset..end];
+        for (i, at) in at.iter_mut().enumerate() {
+            *at = all.as_ptr().wrapping_add(i * cache.stride);
+        }
+    } else {
+        for (i, at) in at.iter_mut().enumerate() {
+            *at = cache.at(list.position((first + i).min(last))).as_ptr();
+        }
+    }
+    at
+}
+
+/// Asks for vectors number `first ..` of the list. Those of one head lie too far apart for the processor to guess them.
+#[inline(always)]
+fn fetch<const N: usize>(list: Visible<'_>, cache: Cached<'_>, first: usize) {
+    for i in first..(first + N).min(list.len()) {
+        let at = cache.at(list.position(i)).as_ptr().cast::<u8>();
+        for offset in (0..4 * cache.width).step_by(CACHE_LINE_BYTES) {
+            prefetch(at.wrapping_add(offset));
         }
     }
 }
 
-/// Adds the values of the keys number `start .. start + CHUNK` that one query or two see, each times its weight.
-///
-/// # Safety
-/// The processor must have the instructions of `W`.
-#[inline(always)]
-unsafe fn mix_chunk<W: Wide>(
-    queries: &[Query<'_>],
-    weights: &[f32],
-    start: usize,
-    values: Cached<'_>,
-    out: &mut [f32],
-) {
-    let stride = weights.len() / queries.len();
-    let end_of = |q: &Query<'_>| q.visible.len().clamp(start, start + CHUNK);
-    let mut from = start;
-    if let [a, _] = queries {
-        let end = common(queries).clamp(start, start + CHUNK);
-        let both = [&weights[from..end], &weights[stride + from..stride + end]];
-        // SAFETY: promised by the caller.
-        unsafe { mix::<W, 2>(both, a.visible, from, values, out) };
-        from = end;
-    }
-    for (i, query) in queries.iter().enumerate() {
-        let (weights, end) = (&weights[i * stride..(i + 1) * stride], end_of(query));
-        let out = &mut out[i * values.width..(i + 1) * values.width];
-        // SAFETY: promised by the caller.
-        unsafe { mix::<W, 1>([&weights[from.min(end)..end]], query.visible, from, values, out) };
-    }
-}
-
-/// Scores of the keys number `first ..` that Q queries see, which for two are the same ones; what is behind the last one is
-/// undefined. `scores` has a row of `stride` for each query.
+/// Scores of all keys that each query sees, and of some that it does not see, which are not to be used.
 ///
 /// # Safety
 /// The processor must have the instructions of `W`; the queries must be as wide as the keys.
 #[inline(always)]
-unsafe fn score<W: Wide, const Q: usize>(
-    queries: [&Query<'_>; Q],
+unsafe fn score<W: Wide>(
+    queries: &[Query<'_>],
+    parts: &[Range<usize>],
+    list: Visible<'_>,
     keys: Cached<'_>,
-    first: usize,
     scale: f32,
     scores: &mut [f32],
-    stride: usize,
 ) {
-    // SAFETY: the keys are slices of the width that the queries have; the rest is promised by the caller.
-    unsafe {
-        let at = keys_at(queries[0].visible, keys, first);
-        let mut sums = [[W::splat(0.0); LANES]; Q];
-        for (group, at) in at.as_chunks::<KEYS>().0.iter().enumerate() {
-            let mut of_group = [[W::splat(0.0); KEYS]; Q];
-            dots(queries.map(|q| q.vector), at, &mut of_group);
-            for q in 0..Q {
-                for i in 0..KEYS {
-                    sums[q][group * KEYS + i] = of_group[q][i];
+    let stride = scores.len() / queries.len();
+    for first in (0..list.len()).step_by(KEYS) {
+        let (at, these) = (vectors_at::<KEYS>(list, keys, first), first..first + KEYS);
+        fetch::<KEYS>(list, keys, first + AHEAD);
+        let pairs = queries.chunks(2).zip(parts.chunks(2)).zip(scores.chunks_mut(2 * stride));
+        for ((pair, parts), scores) in pairs {
+            if parts.iter().all(|p| overlap(p, &these).is_empty()) {
+                continue;
+            }
+            // SAFETY: there are KEYS pointers to vectors of the width of the keys; the rest is promised by the caller.
+            unsafe {
+                let mut sums = [[W::splat(0.0); KEYS]; 2];
+                match pair {
+                    [a, b] if W::ACCUMULATORS >= 2 * KEYS => {
+                        dots::<W, 2>([a.vector, b.vector], &at, &mut sums);
+                    }
+                    _ => {
+                        for (query, sums) in pair.iter().zip(&mut sums) {
+                            dots::<W, 1>([query.vector], &at, std::array::from_mut(sums));
+                        }
+                    }
+                }
+                let mut of_pair = [0f32; LANES];
+                let all = sums.as_flattened().first_chunk().expect("two times KEYS are LANES");
+                W::reduce(all).mul(W::splat(scale)).store(of_pair.as_mut_ptr());
+                for (scores, new) in scores.chunks_mut(stride).zip(of_pair.chunks_exact(KEYS)) {
+                    scores[first..first + KEYS].copy_from_slice(new);
                 }
             }
         }
-        for q in 0..Q {
-            let to = &mut scores[q * stride + first..q * stride + first + LANES];
-            W::reduce(&sums[q]).mul(W::splat(scale)).store(to.as_mut_ptr());
-        }
     }
-}
-
-/// Where the keys number `first ..` of what is visible start; the last one stands in for those behind it.
-#[inline(always)]
-fn keys_at(visible: Visible<'_>, keys: Cached<'_>, first: usize) -> [*const f32; LANES] {
-    let last = visible.len() - 1;
-    let mut at = [std::ptr::null(); LANES];
-    if let (Visible::Range { start, .. }, true) = (visible, first + LANES <= last + 1) {
-        // One check for all of them.
-        let end = (start + first + LANES - 1) * keys.stride + keys.offset + keys.width;
-        let all = &keys.data[(start + first) * keys.stride + keys.offset..end];
-        for (i, at) in at.iter_mut().enumerate() {
-            *at = all.as_ptr().wrapping_add(i * keys.stride);
-        }
-    } else {
-        for (i, at) in at.iter_mut().enumerate() {
-            *at = keys.at(visible.position((first + i).min(last))).as_ptr();
-        }
-    }
-    at
 }
 
 /// Adds the products of each of Q vectors with each of eight others to their sixteen sums.
@@ -228,7 +239,7 @@ fn keys_at(visible: Visible<'_>, keys: Cached<'_>, first: usize) -> [*const f32;
 unsafe fn dots<W: Wide, const Q: usize>(
     vectors: [&[f32]; Q],
     others: &[*const f32; KEYS],
-    sums: &mut [[W; KEYS]; Q],
+    sums: &mut [[W; KEYS]],
 ) {
     let width = vectors[0].len();
     let whole = width / LANES * LANES;
@@ -259,84 +270,154 @@ unsafe fn dots<W: Wide, const Q: usize>(
     }
 }
 
-/// Adds the values of the keys number `first ..` of what Q queries see, each times the query's weight; `out` is one row of
-/// values for each query.
+/// Adds values, each times its weight, to the outputs of the queries that see it.
 ///
 /// # Safety
 /// The processor must have the instructions of `W`.
 #[inline(always)]
-unsafe fn mix<W: Wide, const Q: usize>(
-    weights: [&[f32]; Q],
-    visible: Visible<'_>,
-    first: usize,
+unsafe fn mix<W: Wide>(
+    parts: &[Range<usize>],
+    weights: &[f32],
+    list: Visible<'_>,
     values: Cached<'_>,
     out: &mut [f32],
 ) {
-    if weights[0].is_empty() {
-        return;
-    }
-    let mut column = 0;
-    // SAFETY: columns are inside the width; the rest is promised by the caller.
-    unsafe {
-        while W::ACCUMULATORS >= 8 * Q && column + 8 * LANES <= values.width {
-            mix_columns::<W, Q, 8>(weights, visible, first, values, column, out);
-            column += 8 * LANES;
-        }
-        while column + 4 * LANES <= values.width {
-            mix_columns::<W, Q, 4>(weights, visible, first, values, column, out);
-            column += 4 * LANES;
-        }
-        while column + LANES <= values.width {
-            mix_columns::<W, Q, 1>(weights, visible, first, values, column, out);
-            column += LANES;
-        }
-    }
-    for (weights, out) in weights.into_iter().zip(out.chunks_exact_mut(values.width)) {
-        for (i, weight) in weights.iter().enumerate().filter(|_| column < values.width) {
-            let value = &values.at(visible.position(first + i))[column..];
-            for (o, v) in out[column..].iter_mut().zip(value) {
-                *o += weight * v;
+    let (stride, width) = (weights.len() / parts.len(), values.width);
+    for first in (0..list.len()).step_by(VALUES) {
+        let (at, these) = (vectors_at::<VALUES>(list, values, first), first..first + VALUES);
+        fetch::<VALUES>(list, values, first + VALUES);
+        let mut column = 0;
+        while column < width {
+            let vectors = if column + COLUMNS * LANES <= width { COLUMNS } else { 1 };
+            for q in (0..parts.len()).step_by(QUAD) {
+                let parts = &parts[q..(q + QUAD).min(parts.len())];
+                let job = Mix { weights: &weights[q * stride..], stride, at: &at, first, width, column };
+                let out = &mut out[q * width..(q + parts.len()) * width];
+                // SAFETY: the columns are inside the width; the rest is promised by the caller.
+                unsafe {
+                    match vectors {
+                        COLUMNS => job.add_to_quad::<W, COLUMNS>(parts, &these, out),
+                        _ if column + LANES <= width => job.add_to_quad::<W, 1>(parts, &these, out),
+                        _ => job.add_last_columns(parts, &these, out),
+                    }
+                }
             }
+            column += vectors * LANES;
         }
     }
 }
 
-/// [`mix`] for N vectors of columns.
-///
-/// # Safety
-/// The processor must have the instructions of `W`; the columns must be inside the width.
-#[inline(always)]
-unsafe fn mix_columns<W: Wide, const Q: usize, const N: usize>(
-    weights: [&[f32]; Q],
-    visible: Visible<'_>,
+/// Some columns of some values, and the weights of the queries that may see them.
+struct Mix<'a> {
+    /// Rows of `stride`, one for each query, one weight for each value of the list.
+    weights: &'a [f32],
+    stride: usize,
+    /// Where the values number `first ..` of the list start.
+    at: &'a [*const f32; VALUES],
     first: usize,
-    values: Cached<'_>,
+    width: usize,
     column: usize,
-    out: &mut [f32],
-) {
-    let width = values.width;
-    assert!(out.len() >= Q * width && column + N * LANES <= width);
-    let weights = weights.map(|w| &w[..weights[0].len()]);
-    // SAFETY: checked above; the rest is promised by the caller.
-    unsafe {
-        let mut sums = [[W::splat(0.0); N]; Q];
-        for q in 0..Q {
-            for n in 0..N {
-                sums[q][n] = W::load(out.as_ptr().add(q * width + column + n * LANES));
+}
+
+impl Mix<'_> {
+    /// For up to `QUAD` queries: together what all of them see, one by one what only some do.
+    ///
+    /// # Safety
+    /// The processor must have the instructions of `W`; N vectors of columns must be inside the width, and the values of
+    /// the list as far as the parts go.
+    #[inline(always)]
+    unsafe fn add_to_quad<W: Wide, const N: usize>(
+        &self,
+        parts: &[Range<usize>],
+        these: &Range<usize>,
+        out: &mut [f32],
+    ) {
+        let mut common = these.start..these.start;
+        // SAFETY: passed on.
+        unsafe {
+            if parts.len() == QUAD && W::ACCUMULATORS >= QUAD * N {
+                let all = parts.iter().fold(these.clone(), |all, part| overlap(&all, part));
+                if !all.is_empty() {
+                    common = all;
+                }
+            }
+            for (q, part) in parts.iter().enumerate().filter(|_| !common.is_empty()) {
+                self.add::<W, 1, N>([q], overlap(part, &(these.start..common.start)), out);
+            }
+            if !common.is_empty() {
+                self.add::<W, QUAD, N>([0, 1, 2, 3], common.clone(), out);
+            }
+            for (q, part) in parts.iter().enumerate() {
+                self.add::<W, 1, N>([q], overlap(part, &(common.end..these.end)), out);
             }
         }
-        for i in 0..weights[0].len() {
-            let value = values.at(visible.position(first + i))[column..].as_ptr();
-            for n in 0..N {
-                let value = W::load(value.add(n * LANES));
+    }
+
+    /// Adds the values of `range` of the list to N vectors of columns of these Q queries.
+    ///
+    /// # Safety
+    /// As [`Mix::add_to_quad`].
+    #[inline(always)]
+    unsafe fn add<W: Wide, const Q: usize, const N: usize>(
+        &self,
+        queries: [usize; Q],
+        range: Range<usize>,
+        out: &mut [f32],
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        let at = &self.at[range.start - self.first..range.end - self.first];
+        let mut weights = [&self.weights[..0]; Q];
+        for q in 0..Q {
+            weights[q] = &self.weights[queries[q] * self.stride..][range.clone()][..at.len()];
+        }
+        // SAFETY: outputs are rows of the width, in which the columns are; the rest is promised by the caller.
+        unsafe {
+            let mut to = [std::ptr::null_mut::<f32>(); Q];
+            for q in 0..Q {
+                to[q] = out[queries[q] * self.width..][..self.width].as_mut_ptr().add(self.column);
+            }
+            let mut sums = [[W::splat(0.0); N]; Q];
+            for q in 0..Q {
+                for n in 0..N {
+                    sums[q][n] = W::load(to[q].add(n * LANES));
+                }
+            }
+            for i in 0..at.len() {
+                let value = at[i].add(self.column);
+                let mut vectors = [W::splat(0.0); N];
+                for n in 0..N {
+                    vectors[n] = W::load(value.add(n * LANES));
+                }
                 for q in 0..Q {
-                    sums[q][n] = sums[q][n].add(W::splat(weights[q][i]).mul(value));
+                    let weight = W::splat(weights[q][i]);
+                    for n in 0..N {
+                        sums[q][n] = sums[q][n].add(weight.mul(vectors[n]));
+                    }
+                }
+            }
+            for q in 0..Q {
+                for n in 0..N {
+                    sums[q][n].store(to[q].add(n * LANES));
                 }
             }
         }
-        for q in 0..Q {
-            for n in 0..N {
-                sums[q][n].store(out.as_mut_ptr().add(q * width + column + n * LANES));
+    }
+
+    /// The columns that do not fill a vector.
+    ///
+    /// # Safety
+    /// The values of the list must be there as far as the parts go.
+    unsafe fn add_last_columns(&self, parts: &[Range<usize>], these: &Range<usize>, out: &mut [f32]) {
+        for ((q, part), out) in parts.iter().enumerate().zip(out.chunks_exact_mut(self.width)) {
+            for i in overlap(part, these) {
+                // SAFETY: promised by the caller; a value has the width of an output.
+                let value = unsafe { std::slice::from_raw_parts(self.at[i - self.first], self.width) };
+                let weight = self.weights[q * self.stride + i];
+                for (o, v) in out[self.column..].iter_mut().zip(&value[self.column..]) {
+                    *o += weight * v;
+                }
             }
         }
     }
@@ -396,11 +477,11 @@ mod tests {
         let want: Vec<f32> = queries.iter().flat_map(|q| reference(q, keys, values, 0.3)).collect();
         for isa in Isa::available() {
             let mut got = vec![f32::NAN; want.len()];
-            attend_isa(isa, &queries, keys, values, 0.3, &mut Vec::new(), &mut got);
+            attend_on(isa, &queries, keys, values, 0.3, &mut Vec::new(), &mut got);
             assert_eq!(bits(&got), bits(&want), "{positions} {key_width} {value_width} {}", isa.name());
             for (query, want) in queries.iter().zip(want.chunks(value_width)) {
                 let got = &mut got[..value_width];
-                attend_isa(isa, std::slice::from_ref(query), keys, values, 0.3, &mut Vec::new(), got);
+                attend_on(isa, std::slice::from_ref(query), keys, values, 0.3, &mut Vec::new(), got);
                 assert_eq!(bits(got), bits(want), "alone, {}", isa.name());
             }
         }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use calypte_quant::Matrix;
 
 use super::Simd;
+use crate::fetch::{CACHE_LINE_BYTES, prefetch};
 
 /// Neighbouring rows of a matrix, one for each lane.
 #[derive(Clone, Copy)]
@@ -14,9 +15,6 @@ pub(crate) struct Rows<'a, V> {
     stride: usize,
     lanes: PhantomData<V>,
 }
-
-/// Bytes between two prefetches.
-const CACHE_LINE_BYTES: usize = 64;
 
 impl<'a, V: Simd> Rows<'a, V> {
     /// The rows of `w` from `first` on.
@@ -47,13 +45,11 @@ impl<'a, V: Simd> Rows<'a, V> {
     /// prefetcher at work.
     #[inline(always)]
     pub fn prefetch_next(&self, at: usize, bytes: usize) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let start = self.bytes.as_ptr().wrapping_add(self.bytes.len() + at);
         for lane in 0..V::LANES {
             for line in 0..bytes.div_ceil(CACHE_LINE_BYTES) {
-                let at = start.wrapping_add(lane * self.stride + line * CACHE_LINE_BYTES);
-                // SAFETY: a prefetch reads nothing; any address will do, also one past the end of the matrix.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+                // Past the end of the matrix, too.
+                prefetch(start.wrapping_add(lane * self.stride + line * CACHE_LINE_BYTES));
             }
         }
     }

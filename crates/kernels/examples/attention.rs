@@ -1,0 +1,209 @@
+//! How fast one thread attends, beside what the machine could do: multiply-accumulates a second against the peak of a
+//! separate multiplication and addition, and bytes of keys and values against the speed at which memory is read.
+//!
+//!     cargo run --release -p calypte-kernels --example attention
+//!
+//! Multiply-accumulates are those of keys and values that a query sees; softmax costs time and counts for nothing. Every figure
+//! is the median of `RUNS` runs; peak and attention alternate, since the machine's speed drifts.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use calypte_kernels::attention::{Cached, Heads, Query, Visible, attend, grouped};
+use calypte_kernels::{Isa, Team};
+
+/// Runs of which the median counts.
+const RUNS: usize = 7;
+
+fn main() {
+    println!("tier {}, one thread, medians of {RUNS}", Isa::get().name());
+    let small = Heads { queries: 9, keys: 3, width: 64 };
+    let wide = Heads { queries: 32, keys: 4, width: 128 };
+    report("grouped, 9/3 heads of 64, prompt of 512", &mut GroupedCase::new(small, 0, 512));
+    report("grouped, 9/3 heads of 64, token 2048", &mut GroupedCase::new(small, 2047, 1));
+    report("grouped, 32/4 heads of 128, prompt of 512", &mut GroupedCase::new(wide, 0, 512));
+    report("grouped, 32/4 heads of 128, 64 tokens at 8192", &mut GroupedCase::new(wide, 8128, 64));
+    report("grouped, 32/4 heads of 128, token 8192", &mut GroupedCase::new(wide, 8191, 1));
+    report("latent, 64 heads of 512 + 64, token 8192", &mut LatentCase::new(8191, 1));
+    report("latent, 64 heads of 512 + 64, 8 tokens at 8192", &mut LatentCase::new(8184, 8));
+}
+
+trait Case {
+    fn run(&mut self);
+    /// Multiply-accumulates.
+    fn macs(&self) -> usize;
+    /// What has to be read at least once.
+    fn cache_bytes(&self) -> usize;
+}
+
+fn report(name: &str, case: &mut dyn Case) {
+    let (mut times, mut peaks) = (Vec::new(), Vec::new());
+    case.run();
+    for _ in 0..RUNS {
+        peaks.push(float_peak_gmac_s());
+        let start = Instant::now();
+        case.run();
+        times.push(start.elapsed().as_secs_f64());
+    }
+    let (seconds, peak) = (median(times), median(peaks));
+    let gmac_s = case.macs() as f64 / seconds / 1e9;
+    let gb_s = case.cache_bytes() as f64 / seconds / 1e9;
+    println!(
+        "{name:48} {gmac_s:5.1} of {peak:4.1} GMAC/s = {:3.0} %, {gb_s:4.1} GB/s",
+        100.0 * gmac_s / peak
+    );
+}
+
+fn noise(n: usize) -> Vec<f32> {
+    (0..n).map(|i| (i * 7919 % 2003) as f32 / 1001.5 - 1.0).collect()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Keys that rows at positions `first ..` see, in all.
+fn pairs(first: usize, rows: usize) -> usize {
+    (0..rows).map(|row| first + row + 1).sum()
+}
+
+struct GroupedCase {
+    team: Team,
+    heads: Heads,
+    first: usize,
+    rows: usize,
+    q: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl GroupedCase {
+    fn new(heads: Heads, first: usize, rows: usize) -> Self {
+        let cached = (first + rows) * heads.keys * heads.width;
+        let q = noise(rows * heads.queries * heads.width);
+        let out = q.clone();
+        GroupedCase {
+            team: Team::new(1),
+            heads,
+            first,
+            rows,
+            q,
+            keys: noise(cached),
+            values: noise(cached),
+            out,
+        }
+    }
+}
+
+impl Case for GroupedCase {
+    fn run(&mut self) {
+        let visible = |row: usize| Visible::latest(self.first + row + 1, None);
+        let scale = 1.0 / (self.heads.width as f32).sqrt();
+        grouped(
+            &self.team,
+            self.heads,
+            &self.q,
+            &self.keys,
+            &self.values,
+            visible,
+            scale,
+            None,
+            &mut self.out,
+        );
+    }
+
+    fn macs(&self) -> usize {
+        pairs(self.first, self.rows) * self.heads.queries * 2 * self.heads.width
+    }
+
+    fn cache_bytes(&self) -> usize {
+        4 * (self.keys.len() + self.values.len())
+    }
+}
+
+/// Multi-head latent attention after absorption: all heads read the same vectors, as keys and, without the rotated part,
+/// as values. The head shape is that of DeepSeek-V3 and GLM-5.2.
+struct LatentCase {
+    first: usize,
+    rows: usize,
+    q: Vec<f32>,
+    cache: Vec<f32>,
+    scores: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl LatentCase {
+    const HEADS: usize = 64;
+    const LATENT: usize = 512;
+    const KEY: usize = 512 + 64;
+
+    fn new(first: usize, rows: usize) -> Self {
+        LatentCase {
+            first,
+            rows,
+            q: noise(rows * Self::HEADS * Self::KEY),
+            cache: noise((first + rows) * Self::KEY),
+            scores: Vec::new(),
+            out: vec![0.0; rows * Self::HEADS * Self::LATENT],
+        }
+    }
+}
+
+impl Case for LatentCase {
+    fn run(&mut self) {
+        let cached = |width| Cached { data: &self.cache, stride: Self::KEY, offset: 0, width };
+        let queries: Vec<Query<'_>> = self
+            .q
+            .chunks(Self::KEY)
+            .enumerate()
+            .map(|(i, vector)| {
+                let visible = Visible::latest(self.first + i / Self::HEADS + 1, None);
+                Query { vector, visible, sink: None }
+            })
+            .collect();
+        let (keys, values) = (cached(Self::KEY), cached(Self::LATENT));
+        attend(&queries, keys, values, 0.05, &mut self.scores, &mut self.out);
+    }
+
+    fn macs(&self) -> usize {
+        pairs(self.first, self.rows) * Self::HEADS * (Self::KEY + Self::LATENT)
+    }
+
+    fn cache_bytes(&self) -> usize {
+        4 * self.cache.len()
+    }
+}
+
+/// Multiply-accumulates a second, in 10⁹, of the widest multiplication and addition in a loop of nothing else; 0 where
+/// this is not known.
+fn float_peak_gmac_s() -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::get() == Isa::Avx512 {
+        use std::arch::x86_64::*;
+        const TURNS: usize = 1_000_000;
+        /// Enough independent sums to hide the latency.
+        const CHAINS: usize = 16;
+        #[target_feature(enable = "avx512f")]
+        fn products() -> f32 {
+            let (a, b) = (_mm512_set1_ps(black_box(0.999)), _mm512_set1_ps(black_box(0.5)));
+            let mut sums = [_mm512_set1_ps(1.0); CHAINS];
+            for _ in 0..TURNS {
+                for s in &mut sums {
+                    *s = _mm512_add_ps(_mm512_mul_ps(*s, a), b);
+                }
+            }
+            let mut total = 0.0;
+            for s in sums {
+                total += _mm512_reduce_add_ps(s);
+            }
+            total
+        }
+        let start = Instant::now();
+        // SAFETY: this tier is only ever chosen where the processor has these instructions.
+        black_box(unsafe { products() });
+        return (TURNS * CHAINS * 16) as f64 / start.elapsed().as_secs_f64() / 1e9;
+    }
+    0.0
+}
