@@ -47,16 +47,32 @@ impl<'a, V: Simd> Rows<'a, V> {
     /// prefetcher at work.
     #[inline(always)]
     pub fn prefetch_next(&self, at: usize, bytes: usize) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let start = self.bytes.as_ptr().wrapping_add(self.bytes.len() + at);
         for lane in 0..V::LANES {
             for line in 0..bytes.div_ceil(CACHE_LINE_BYTES) {
-                let at = start.wrapping_add(lane * self.stride + line * CACHE_LINE_BYTES);
-                // SAFETY: a prefetch reads nothing; any address will do, also one past the end of the matrix.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+                prefetch(start.wrapping_add(lane * self.stride + line * CACHE_LINE_BYTES));
             }
         }
     }
+}
+
+/// Asks for the cache line at any address, also one past the end of a matrix, if there is an instruction for it.
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    // WebAssembly has none.
+    #[cfg(target_arch = "wasm32")]
+    let _ = at;
 }
 
 /// The rows in the lanes of one vector, and which of them are asked for: all lanes are always filled, also where fewer rows
