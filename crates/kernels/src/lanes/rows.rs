@@ -68,7 +68,7 @@ fn prefetch(at: *const u8) {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, nomem));
+        std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
     }
     // WebAssembly has none.
     #[cfg(target_arch = "wasm32")]
