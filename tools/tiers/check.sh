@@ -12,10 +12,11 @@ export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_WASM32_WASIP1_RUNNER="node --no-warnings $here/wasi.mjs"
 
-# check TIER TARGET [FLAGS]: all tests, among them that the tier is the one in use.
+# check TIER TARGET [FLAGS]: all tests, among them that the tier is the one in use. Nothing is captured, since a failure on
+# WebAssembly ends the program, and what it had to say with it.
 check() {
     echo "== $1 on $2 ($(date +%T))"
-    CALYPTE_ISA=$1 RUSTFLAGS=${3:-} cargo test -p calypte-kernels --lib --target "$2" -- --include-ignored
+    CALYPTE_ISA=$1 RUSTFLAGS=${3:-} cargo test -p calypte-kernels --lib --target "$2" -- --include-ignored --nocapture
 }
 aarch64_processor() {
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -cpu $1 -L /usr/aarch64-linux-gnu"
