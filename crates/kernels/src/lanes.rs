@@ -9,19 +9,26 @@
 //! rows of weights × 512 columns are unpacked into a scratch *panel* that stays in the first-level cache, and all activation
 //! rows meet it there (`many.rs`).
 //!
-//! All of this is written once, over [`Simd`], the instructions of one tier; a tier is one file (`avx512.rs`, `avx2.rs`).
+//! All of this is written once, over [`Simd`], the instructions of one tier; a tier is one file (`avx512.rs`, `avx2.rs`, `neon.rs`,
+//! `simd128.rs`).
 //!
 //! The instructions want one factor unsigned. Most formats store integers below 128 that stand for less by a constant; they
 //! are used as stored, and the constant times the sum of the activations is what the sum starts from, negative. Formats
 //! with all eight bits are handed on signed, and each tier knows how to multiply these.
 
-pub(crate) mod avx2;
-pub(crate) mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod few;
 mod formats;
 mod many;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod rows;
 mod simd;
+#[cfg(target_arch = "wasm32")]
+mod simd128;
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -29,14 +36,46 @@ use std::ops::Range;
 use calypte_quant::Matrix;
 use calypte_quant::formats::BLOCK;
 
-use crate::Activations;
 use crate::matmul::Out;
-pub(crate) use formats::Unpack;
+use crate::{Activations, Isa};
+use formats::Unpack;
 use rows::{Rows, parts};
-pub(crate) use simd::Simd;
+use simd::Simd;
 
 /// Vectors of codes of one block: four columns each.
 const QUADS: usize = BLOCK / 4;
+
+/// Computes output columns `rows` for all rows of `x` with the vectors of the tier. False, and nothing done, where it has none
+/// or the matrix has fewer rows than they have lanes.
+///
+/// # Safety
+/// `out` as in [`Out::at`].
+pub(crate) unsafe fn int_rows_isa<F: Unpack>(
+    isa: Isa,
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Activations,
+    out: Out,
+) -> bool {
+    // SAFETY: a tier is only ever made by `Isa::available`, which asked the processor; there are rows enough; the rest is
+    // promised by the caller.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if w.rows >= avx512::Avx512::LANES => avx512::int_rows::<F>(w, rows, x, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::Avx512 if w.rows >= avx2::Avx2::LANES => avx2::int_rows::<F>(w, rows, x, out),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Dotprod if w.rows >= neon::Neon::<true>::LANES => neon::int_rows_sdot::<F>(w, rows, x, out),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon if w.rows >= neon::Neon::<false>::LANES => neon::int_rows::<F>(w, rows, x, out),
+            #[cfg(target_arch = "wasm32")]
+            Isa::Simd128 if w.rows >= simd128::Simd128::LANES => simd128::int_rows::<F>(w, rows, x, out),
+            _ => return false,
+        }
+    }
+    true
+}
 
 /// Computes output columns `rows` for all rows of `x`. The matrix must have as many rows as `V` has lanes.
 ///

@@ -14,7 +14,11 @@ pub mod activations;
 pub mod attention;
 mod fetch;
 mod isa;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(
+    target_arch = "x86_64",
+    target_arch = "aarch64",
+    all(target_arch = "wasm32", target_feature = "simd128")
+))]
 mod lanes;
 pub mod math;
 pub mod matmul;

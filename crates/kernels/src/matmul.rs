@@ -12,8 +12,6 @@ use calypte_quant::reference::{LANES, Q8Row, reduce};
 use calypte_quant::{Matrix, with_float_format, with_int_format};
 
 use crate::isa::for_each_isa;
-#[cfg(target_arch = "x86_64")]
-use crate::lanes::Simd;
 use crate::team::SendPtr;
 use crate::{Activations, Isa, Precision, Team};
 
@@ -73,7 +71,6 @@ impl Out {
     /// # Safety
     /// The element must lie inside the caller's output, and in a column that no other task writes.
     #[inline(always)]
-    #[cfg(target_arch = "x86_64")]
     pub(crate) unsafe fn at(self, r: usize, i: usize) -> *mut f32 {
         // SAFETY: promised by the caller.
         unsafe { self.base.get().add(r * self.stride + i) }
@@ -84,7 +81,7 @@ impl Out {
     #[inline(always)]
     unsafe fn put(self, r: usize, i: usize, v: f32) {
         // SAFETY: promised by the caller.
-        unsafe { self.base.get().add(r * self.stride + i).write(v) };
+        unsafe { self.at(r, i).write(v) };
     }
 }
 
@@ -103,18 +100,16 @@ unsafe fn rows_into(
     let out = Out { base: out, stride: w.rows };
     let rounded = w.dtype.is_integer() && precision == Precision::Int8;
     assert!(!rounded || x.is_quantized(), "integer weights need rounded activations");
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        all(target_arch = "wasm32", target_feature = "simd128")
+    ))]
     if rounded {
-        use crate::lanes::avx2::{Avx2, int_rows as avx2};
-        use crate::lanes::avx512::{Avx512, int_rows as avx512};
-        if isa >= Isa::Avx512 && w.rows >= Avx512::LANES {
-            // SAFETY: a tier is only ever made by `Isa::available`, which asked the processor; there are rows enough; the
-            // rest is promised by the caller.
-            return unsafe { with_int_format!(w.dtype, avx512(w, rows, x, out)) };
-        }
-        if isa >= Isa::Avx2 && w.rows >= Avx2::LANES {
-            // SAFETY: as above.
-            return unsafe { with_int_format!(w.dtype, avx2(w, rows, x, out)) };
+        use crate::lanes::int_rows_isa as int_rows;
+        // SAFETY: promised by the caller.
+        if unsafe { with_int_format!(w.dtype, int_rows(isa, w, rows.clone(), x, out)) } {
+            return;
         }
     }
     for first in rows.clone().step_by(WEIGHT_ROWS) {

@@ -7,13 +7,21 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod simd128;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2Floats;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512Floats;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::NeonFloats;
 pub(crate) use portable::PortableFloats;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub(crate) use simd128::Simd128Floats;
 
 use calypte_quant::reference::LANES;
 
@@ -58,8 +66,18 @@ macro_rules! for_each_wide {
                     $crate::Isa::Avx512 => return unsafe { avx512($($arg),*) },
                     // SAFETY: as above.
                     $crate::Isa::Avx2 => return unsafe { avx2($($arg),*) },
-                    $crate::Isa::Scalar => {}
+                    _ => {}
                 }
+            }
+            #[cfg(target_arch = "aarch64")]
+            if isa != $crate::Isa::Scalar {
+                // SAFETY: NEON is part of AArch64.
+                return unsafe { $body::<$crate::wide::NeonFloats>($($arg),*) };
+            }
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            if isa != $crate::Isa::Scalar {
+                // SAFETY: all of the program is compiled for SIMD128.
+                return unsafe { $body::<$crate::wide::Simd128Floats>($($arg),*) };
             }
             let _ = isa;
             // SAFETY: plain Rust needs no instructions.
