@@ -14,6 +14,8 @@ const TOGETHER: usize = 32;
 /// Keys whose dot products with a pair of queries are summed side by side: sixteen sums, which stay in registers from the
 /// first product to the end of their trees.
 const KEYS: usize = LANES / 2;
+/// Keys whose sums every tier can keep in registers.
+const FEW: usize = 4;
 /// How many keys further on the next ones are asked for.
 const AHEAD: usize = 2 * KEYS;
 /// Values that all queries meet before the next ones are fetched, some columns at a time: few enough for a first-level cache.
@@ -212,11 +214,14 @@ unsafe fn score<W: Wide>(
                 let mut sums = [[W::splat(0.0); KEYS]; 2];
                 match pair {
                     [a, b] if W::ACCUMULATORS >= 2 * KEYS => {
-                        dots::<W, 2>([a.vector, b.vector], &at, &mut sums);
+                        dots::<W, 2, KEYS>([a.vector, b.vector], &at, &mut sums);
                     }
                     _ => {
                         for (query, sums) in pair.iter().zip(&mut sums) {
-                            dots::<W, 1>([query.vector], &at, std::array::from_mut(sums));
+                            let few = at.as_chunks::<FEW>().0.iter().zip(sums.as_chunks_mut::<FEW>().0);
+                            for (at, sums) in few {
+                                dots::<W, 1, FEW>([query.vector], at, std::array::from_mut(sums));
+                            }
                         }
                     }
                 }
@@ -231,15 +236,15 @@ unsafe fn score<W: Wide>(
     }
 }
 
-/// Adds the products of each of Q vectors with each of eight others to their sixteen sums.
+/// Adds the products of each of Q vectors with each of K others to their sixteen sums.
 ///
 /// # Safety
 /// The processor must have the instructions of `W`; all must be as long as the first.
 #[inline(always)]
-unsafe fn dots<W: Wide, const Q: usize>(
+unsafe fn dots<W: Wide, const Q: usize, const K: usize>(
     vectors: [&[f32]; Q],
-    others: &[*const f32; KEYS],
-    sums: &mut [[W; KEYS]],
+    others: &[*const f32; K],
+    sums: &mut [[W; K]; Q],
 ) {
     let width = vectors[0].len();
     let whole = width / LANES * LANES;
@@ -250,7 +255,7 @@ unsafe fn dots<W: Wide, const Q: usize>(
             for q in 0..Q {
                 x[q] = W::load(vectors[q].as_ptr().add(c));
             }
-            for i in 0..KEYS {
+            for i in 0..K {
                 let other = W::load(others[i].add(c));
                 for q in 0..Q {
                     sums[q][i] = sums[q][i].add(x[q].mul(other));
@@ -258,7 +263,7 @@ unsafe fn dots<W: Wide, const Q: usize>(
             }
         }
         for q in 0..Q {
-            for i in 0..if whole < width { KEYS } else { 0 } {
+            for i in 0..if whole < width { K } else { 0 } {
                 let mut lanes = [0f32; LANES];
                 sums[q][i].store(lanes.as_mut_ptr());
                 for c in whole..width {
