@@ -38,7 +38,7 @@ fn check(preemptions_max: usize, caller: fn(&Handoff)) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(preemptions_max);
         model.check(move || {
-            let handoff = Arc::new(Handoff::new());
+            let handoff = Arc::new(Handoff::new(helpers));
             let help = |_| {
                 let handoff = Arc::clone(&handoff);
                 thread::spawn(move || handoff.help())

@@ -20,6 +20,9 @@ const OPEN: u64 = 1 << 16;
 const INSIDE: u64 = OPEN - 1;
 const GENERATION: u64 = 1 << 17;
 
+const AWAKE: u64 = 1;
+const ASLEEP: u64 = 1 << 32;
+
 /// Beyond every number of tasks, and no sum of helpers' claims wraps round from it.
 const NO_TASK: usize = usize::MAX / 2;
 
@@ -39,8 +42,11 @@ pub(crate) struct Handoff {
     next: AtomicUsize,
     /// Written only while the gate is closed and nobody is inside.
     job: UnsafeCell<Option<Job>>,
-    /// Helpers that sleep, or will unless they see an open gate.
-    sleepers: AtomicUsize,
+    /// Helpers that are inside or look at the gate, and in the upper half those that sleep, or will unless they see an
+    /// open gate.
+    helpers: AtomicU64,
+    /// Helpers worth keeping awake: more than there are cores would take them from each other and from the caller.
+    awake_max: u64,
     /// Whether the team is being taken down. Held from a last look at the gate until asleep.
     leaving: Mutex<bool>,
     wake: Condvar,
@@ -60,12 +66,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Handoff {
-    pub(crate) fn new() -> Handoff {
+    /// Of any number of helpers, `awake_max` are woken for jobs and spin between them; the others sleep.
+    pub(crate) fn new(awake_max: usize) -> Handoff {
         Handoff {
             gate: AtomicU64::new(0),
             next: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
-            sleepers: AtomicUsize::new(0),
+            helpers: AtomicU64::new(0),
+            awake_max: awake_max as u64,
             leaving: Mutex::new(false),
             wake: Condvar::new(),
             panic: Mutex::new(None),
@@ -89,10 +97,13 @@ impl Handoff {
             // Between this opening and the look at the sleepers; its partner is in `sleep`. Of two sides that each
             // write and then look, separated by such fences, at least one sees what the other wrote.
             fence(Ordering::SeqCst);
-            if self.sleepers.load(Ordering::Relaxed) > 0 {
+            let helpers = self.helpers.load(Ordering::Relaxed);
+            let wanted = self.awake_max.min(tasks.saturating_sub(1) as u64);
+            let to_wake = wanted.saturating_sub(helpers % ASLEEP).min(helpers / ASLEEP);
+            if to_wake > 0 {
                 // Nobody is between a last look at the gate and sleep while the lock is held.
                 drop(lock(&self.leaving));
-                self.wake.notify_all();
+                (0..to_wake).for_each(|_| self.wake.notify_one());
             }
             self.work(task, tasks);
         }
@@ -105,6 +116,7 @@ impl Handoff {
 
     /// The life of a helper: job after job, until [`Handoff::take_down`].
     pub(crate) fn help(&self) {
+        self.helpers.fetch_add(AWAKE, Ordering::Relaxed);
         let mut seen = 0u64;
         while let Some(generation) = self.enter(seen) {
             seen = generation;
@@ -154,7 +166,8 @@ impl Handoff {
                 }
                 continue;
             }
-            if turns != SPIN_TURNS {
+            let is_crowded = || self.helpers.load(Ordering::Relaxed) % ASLEEP > self.awake_max;
+            if turns != SPIN_TURNS && !is_crowded() {
                 turns += 1;
                 spin_loop();
                 continue;
@@ -166,16 +179,17 @@ impl Handoff {
         }
     }
 
-    /// Sleeps until a job newer than `seen` may be there. True when the team is being taken down.
+    /// Sleeps until woken, unless a job newer than `seen` is there. One who comes too late for the job it was woken for
+    /// should look out for the next, so it does not sleep again at once. True when the team is being taken down.
     fn sleep(&self, seen: u64) -> bool {
         let mut leaving = lock(&self.leaving);
         // Announce first, look again, then sleep: a job opened in between is seen by one side or the other.
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        self.helpers.fetch_add(ASLEEP - AWAKE, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        while !*leaving && !is_newer(self.gate.load(Ordering::Relaxed), seen) {
+        if !*leaving && !is_newer(self.gate.load(Ordering::Relaxed), seen) {
             leaving = self.wake.wait(leaving).unwrap_or_else(PoisonError::into_inner);
         }
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        self.helpers.fetch_sub(ASLEEP - AWAKE, Ordering::Relaxed);
         *leaving
     }
 }
