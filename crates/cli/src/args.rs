@@ -186,7 +186,7 @@ pub struct EngineArgs {
     /// Positions to make room for [default: as many as the command needs; chat and plan: 4096]
     #[arg(long, value_name = "N", value_parser = positions)]
     pub ctx: Option<NonZeroUsize>,
-    /// Compute threads [default: one per core]
+    /// Compute threads [default: one per physical core that this process may use]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<NonZeroUsize>,
     /// Tokens of the prompt computed at once

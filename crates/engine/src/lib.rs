@@ -7,6 +7,7 @@
 //! What must never live here: HTTP types, terminal output, tensor arithmetic.
 
 pub mod budget;
+mod cores;
 mod engine;
 mod error;
 mod generate;

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use calypte_disk::IoMode;
 use calypte_kernels::Precision;
 
-use crate::Size;
+use crate::{Size, cores::compute_threads};
 
 /// Rows of a prefill step unless the caller chooses: enough that each expert is read once for many tokens, small enough
 /// that the working memory stays modest.
@@ -14,7 +14,7 @@ pub const PREFILL_CHUNK_DEFAULT: usize = 256;
 /// Set-up of an [`crate::Engine`].
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Compute threads; `None`: one per core that this process may use.
+    /// Compute threads; `None`: one per physical core that this process may use.
     pub threads: Option<NonZeroUsize>,
     /// How bytes are read; `None`: the best that works.
     pub io: Option<IoMode>,
@@ -45,9 +45,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Compute threads: as asked for, else what the system (its cgroup quota included) allows this process.
+    /// Compute threads: as asked for, else one per physical core that the affinity mask and the cgroup's quota allow.
     pub fn threads(&self) -> usize {
-        let available = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        self.threads.unwrap_or_else(available).get()
+        self.threads.map_or_else(compute_threads, NonZeroUsize::get)
     }
 }
