@@ -9,7 +9,7 @@ use crate::{Size, cores::compute_threads};
 
 /// Rows of a prefill step unless the caller chooses: enough that each expert is read once for many tokens, small enough
 /// that the working memory stays modest.
-pub const PREFILL_CHUNK_DEFAULT: usize = 256;
+pub const PREFILL_CHUNK_DEFAULT: usize = 512;
 
 /// Set-up of an [`crate::Engine`].
 #[derive(Clone, Debug)]
