@@ -1,5 +1,8 @@
 //! Layer inputs, as f32 and rounded to int8, so that all matrices that read one input share one rounding.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use calypte_quant::formats::BLOCK;
 use calypte_quant::q8::{Q8RowMut, quantize_row};
 use calypte_quant::reference::Q8Row;
@@ -71,7 +74,17 @@ const PARALLEL_VALUES_MIN: usize = 1 << 14;
 const ROWS_PER_TASK: usize = 8;
 
 for_each_isa! {
-    fn quantize(x: &[f32], out: &mut Q8RowMut<'_>) = quantize_row
+    fn quantize_isa(x: &[f32], out: &mut Q8RowMut<'_>) = quantize_row
+}
+
+/// [`quantize_row`] on a given tier.
+fn quantize(isa: Isa, x: &[f32], out: &mut Q8RowMut<'_>) {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512 {
+        // SAFETY: a tier above `Scalar` is only ever made by `Isa::available`, which asked the processor.
+        return unsafe { avx512::quantize_row(x, out) };
+    }
+    quantize_isa(isa, x, out);
 }
 
 impl Activations {
@@ -176,6 +189,48 @@ impl Activations {
                 to.sum.copy_from_slice(row.sum);
                 to.total.copy_from_slice(row.total);
                 to.halves.copy_from_slice(row.halves);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every tier rounds as the reference does, bit for bit.
+    #[track_caller]
+    fn check(x: &[f32]) {
+        let round = |quantize: &dyn Fn(&mut Q8RowMut<'_>)| {
+            let mut rounded = Rounded::default();
+            rounded.resize(x.len() / BLOCK);
+            rounded.rows_mut(x.len() / BLOCK).for_each(|mut row| quantize(&mut row));
+            let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            (rounded.q, bits(&rounded.scale), bits(&rounded.sum), rounded.total, rounded.halves)
+        };
+        let want = round(&|row| quantize_row(x, row));
+        for isa in Isa::available() {
+            assert!(round(&|row| quantize(isa, x, row)) == want, "{} values on {}", x.len(), isa.name());
+        }
+    }
+
+    #[test]
+    fn every_tier_rounds_as_the_reference() {
+        for blocks in [1, 2, 15, 16, 17, 40] {
+            let mut x: Vec<f32> =
+                (0..blocks * BLOCK).map(|i| (i * 7919 % 2003) as f32 * 0.37 - 371.0).collect();
+            check(&x);
+            // A block of zeros, one with ties, one so small that its scale has no inverse, and what is not finite.
+            x[..BLOCK].fill(0.0);
+            check(&x);
+            x[..4].copy_from_slice(&[127.0, 2.5, -3.5, 0.5]);
+            check(&x);
+            x[..BLOCK].fill(f32::from_bits(1));
+            x[1] = -f32::from_bits(200);
+            check(&x);
+            for bad in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                x[BLOCK * (blocks - 1) + 7] = bad;
+                check(&x);
             }
         }
     }

@@ -8,7 +8,7 @@ use super::Wide;
 
 /// Sixteen floats in one register.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512Floats(__m512);
+pub(crate) struct Avx512Floats(pub(crate) __m512);
 
 impl Wide for Avx512Floats {
     const ACCUMULATORS: usize = 16;
