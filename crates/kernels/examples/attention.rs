@@ -1,5 +1,5 @@
 //! How fast one thread attends, beside what the machine could do: multiply-accumulates a second against the peak of a
-//! separate multiplication and addition, and bytes of keys and values against the speed at which memory is read.
+//! separate multiplication and addition, and how much of the cache is read a second, each byte counted once.
 //!
 //!     cargo run --release -p calypte-kernels --example attention
 //!
@@ -48,10 +48,11 @@ fn report(name: &str, case: &mut dyn Case) {
     let (seconds, peak) = (median(times), median(peaks));
     let gmac_s = case.macs() as f64 / seconds / 1e9;
     let gb_s = case.cache_bytes() as f64 / seconds / 1e9;
-    println!(
-        "{name:48} {gmac_s:5.1} of {peak:4.1} GMAC/s = {:3.0} %, {gb_s:4.1} GB/s",
-        100.0 * gmac_s / peak
-    );
+    let share = match peak {
+        0.0 => "peak not known".to_string(),
+        _ => format!("{:3.0} % of {peak:4.1}", 100.0 * gmac_s / peak),
+    };
+    println!("{name:48} {gmac_s:5.1} GMAC/s = {share}, {gb_s:4.1} GB/s");
 }
 
 fn noise(n: usize) -> Vec<f32> {

@@ -6,7 +6,7 @@
 //! same four activations. No weight is ever stored in another order.
 //!
 //! Few activation rows: what was turned round is multiplied at once (`few.rs`), and weights pass through once. Many: some
-//! rows of weights × 512 columns are unpacked into a scratch *panel* that stays in the first-level cache, and all activation
+//! rows of weights × up to 1,024 columns are unpacked into a scratch *panel* that stays in the first-level cache, and all activation
 //! rows meet it there (`many.rs`).
 //!
 //! All of this is written once, over [`Simd`], the instructions of one tier; a tier is one file (`avx512.rs`, `avx2.rs`, `neon.rs`,

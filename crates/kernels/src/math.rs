@@ -1,6 +1,8 @@
 //! Elementary functions of our own, so that every target gives the same bits: a system's `exp` may differ from the
 //! next one's in the last place, and cannot be vectorised.
 
+use calypte_quant::q8::ROUND;
+
 /// e^x. Relative error below 2 units in the last place over the whole range; below −87.3 the result is 0 and above
 /// 88.7 infinite, NaN stays NaN.
 ///
@@ -11,7 +13,6 @@ pub fn exp(x: f32) -> f32 {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
     const LN2_HIGH: f32 = 0.693_359_4; // 355/512: n times it is exact
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    const ROUND: f32 = 12_582_912.0; // 1.5·2²³: rounds to an integer in the last bits, see `quant::q8`
     const MIN: f32 = -87.3;
     const MAX: f32 = 88.7;
     let clamped = x.clamp(MIN, MAX);

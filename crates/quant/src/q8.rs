@@ -5,6 +5,10 @@
 
 use crate::formats::BLOCK;
 
+/// Adding this, 1.5·2²³, leaves the nearest integer, ties to even, in the last bits for |v| < 2²²; unlike a rounding
+/// instruction it exists on every target and vectorises.
+pub const ROUND: f32 = 12_582_912.0;
+
 /// Where a rounded row goes, see [`crate::reference::Q8Row`].
 pub struct Q8RowMut<'a> {
     /// The integers.
@@ -67,9 +71,6 @@ pub fn quantize_row(x: &[f32], out: &mut Q8RowMut<'_>) {
 /// `q = round(x · inverse)`; returns the sums of the two halves.
 #[inline(always)]
 fn round_block(x: &[f32; BLOCK], inverse: f32, q: &mut [i8; BLOCK]) -> [i32; 2] {
-    /// Adding 1.5·2²³ leaves the nearest integer, ties to even, in the last bits for |v| < 2²²; unlike a rounding instruction
-    /// it exists on every target and vectorises.
-    const ROUND: f32 = 12_582_912.0;
     let mut rounded = [0i32; BLOCK];
     for j in 0..BLOCK {
         let v = x[j] * inverse;

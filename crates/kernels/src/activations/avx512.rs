@@ -5,13 +5,10 @@
 use std::arch::x86_64::*;
 
 use calypte_quant::formats::BLOCK;
-use calypte_quant::q8::Q8RowMut;
+use calypte_quant::q8::{Q8RowMut, ROUND};
 use calypte_quant::reference::LANES;
 
 use crate::wide::{Avx512Floats, Wide};
-
-/// Adding 1.5·2²³ rounds to the nearest integer, ties to even, and leaves it in the last bits.
-const ROUND: f32 = 12_582_912.0;
 
 /// # Safety
 /// The processor must have AVX-512 F, BW and VL; lengths as [`calypte_quant::q8::quantize_row`] says.
@@ -65,22 +62,19 @@ pub(super) unsafe fn quantize_row(x: &[f32], out: &mut Q8RowMut<'_>) {
                 }
             }
         }
-        // SAFETY: this function runs only where AVX-512 is; arrays have sixteen values.
+        // SAFETY: this function runs only where AVX-512 is; `count` blocks from `first` on are in the slices, as was checked.
         unsafe {
             let (a, b) = (sums_of(&rounded[0]), sums_of(&rounded[1]));
             let total = _mm512_add_ps(a, b);
-            let (mut halves, mut totals) = ([[0i32; LANES]; 2], [0i32; LANES]);
-            let (mut scales, mut sums) = ([0f32; LANES], [0f32; LANES]);
+            // As many of the sixteen as there are blocks.
+            let these = ((1u32 << count) - 1) as u16;
+            _mm512_mask_storeu_ps(out.scale.as_mut_ptr().add(first), these, scale);
+            _mm512_mask_storeu_ps(out.sum.as_mut_ptr().add(first), these, _mm512_mul_ps(scale, total));
+            _mm512_mask_storeu_epi32(out.total.as_mut_ptr().add(first), these, _mm512_cvtps_epi32(total));
+            let mut halves = [[0i32; LANES]; 2];
             _mm512_storeu_si512(halves[0].as_mut_ptr().cast(), _mm512_cvtps_epi32(a));
             _mm512_storeu_si512(halves[1].as_mut_ptr().cast(), _mm512_cvtps_epi32(b));
-            _mm512_storeu_si512(totals.as_mut_ptr().cast(), _mm512_cvtps_epi32(total));
-            _mm512_storeu_ps(scales.as_mut_ptr(), scale);
-            _mm512_storeu_ps(sums.as_mut_ptr(), _mm512_mul_ps(scale, total));
-            let of_these = first..first + count;
-            out.scale[of_these.clone()].copy_from_slice(&scales[..count]);
-            out.sum[of_these.clone()].copy_from_slice(&sums[..count]);
-            out.total[of_these.clone()].copy_from_slice(&totals[..count]);
-            for (b, of_block) in out.halves[of_these].iter_mut().enumerate() {
+            for (b, of_block) in out.halves[first..first + count].iter_mut().enumerate() {
                 *of_block = [halves[0][b], halves[1][b]];
             }
         }

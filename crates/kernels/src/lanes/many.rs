@@ -28,7 +28,7 @@ struct Unpacked<V: Simd> {
     factors: Factors<V>,
 }
 
-/// As many rows as a vector has lanes × up to 512 columns.
+/// As many rows as a vector has lanes × up to `BLOCKS` blocks of columns.
 pub(crate) struct Panel<V: Simd> {
     blocks: [MaybeUninit<Unpacked<V>>; BLOCKS],
 }
