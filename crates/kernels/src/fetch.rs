@@ -21,6 +21,15 @@ pub(crate) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
+/// Asks for all of some memory.
+#[inline(always)]
+pub(crate) fn fetch<T>(memory: &[T]) {
+    let start = memory.as_ptr().cast::<u8>();
+    (0..size_of_val(memory))
+        .step_by(CACHE_LINE_BYTES)
+        .for_each(|offset| prefetch(start.wrapping_add(offset)));
+}
+
 /// Memory to ask for bit by bit while something else is computed: a processor has only so many requests under way, and waits for
 /// one to end before it takes the next.
 #[derive(Clone, Copy, Debug)]

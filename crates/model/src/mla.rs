@@ -56,8 +56,6 @@ struct HeadScratch {
     scratch: Scratch,
 }
 
-/// Tasks per thread when heads are computed together.
-const TASKS_PER_THREAD: usize = 2;
 /// Queries that a task takes together if it can: they share each pass over the cache.
 const QUERIES_PER_TASK: usize = 64;
 /// Rows with keys of their own that a task takes with all their heads: enough that each head's up-projections are used for many
@@ -139,7 +137,8 @@ impl Mla {
         // their heads.
         let (keys, selection) = (&kv.keys, &*selection);
         let apart = selection.is_sparse(rows) && rows >= SPARSE_ROWS_PER_TASK;
-        let fair = heads.div_ceil(compute.team.threads() * TASKS_PER_THREAD);
+        // Every task goes over the cache by itself, and its queries share the lanes: as few tasks as there are threads.
+        let fair = heads.div_ceil(compute.team.threads());
         let (rows_each, heads_each) = match apart {
             true => (SPARSE_ROWS_PER_TASK, heads),
             false => (rows, QUERIES_PER_TASK.div_ceil(rows).min(fair)),

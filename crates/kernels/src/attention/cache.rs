@@ -8,7 +8,7 @@ use calypte_quant::formats::{LANES, f16_to_f32};
 use super::Visible;
 use super::exact::half_of;
 use crate::Isa;
-use crate::fetch::Ahead;
+use crate::fetch::{Ahead, fetch};
 use crate::isa::for_each_isa;
 use crate::wide::{Wide, for_each_wide};
 
@@ -201,6 +201,9 @@ fn copy_rows(from: &[f32], from_stride: usize, width: usize, to: &mut [f32], to_
     }
 }
 
+/// How many vectors on a selected one is asked for.
+const SELECTED_AHEAD: usize = 4;
+
 impl<'a> Cached<'a> {
     /// Numbers of a vector.
     pub fn width(&self) -> usize {
@@ -298,6 +301,7 @@ impl<'a> Cached<'a> {
             let to = &mut to[i * stride..];
             match self.cache.order {
                 Order::Rows => {
+                    self.fetch_selected(list, first + i + SELECTED_AHEAD);
                     let at = self.block_at(block) + inside * self.cache.width;
                     self.copy(isa, at, self.cache.width, together, self.width, to, stride);
                 }
@@ -314,6 +318,18 @@ impl<'a> Cached<'a> {
         }
     }
 
+    /// Asks for a selected vector ahead of its use: where the next one lies, no processor can guess.
+    fn fetch_selected(&self, list: Visible<'_>, i: usize) {
+        let Visible::Selected(positions) = list else { return };
+        let Some(position) = positions.get(i).map(|p| *p as usize) else { return };
+        let (block, inside) = (position / BLOCK_POSITIONS, position % BLOCK_POSITIONS);
+        let at = self.block_at(block) + inside * self.cache.width;
+        match &self.cache.store {
+            Store::F16(store) => fetch(&store[at..at + self.width]),
+            Store::F32(store) => fetch(&store[at..at + self.width]),
+        }
+    }
+
     /// The memory of the block of key number `first` of a range.
     pub(super) fn ahead(&self, list: Visible<'_>, first: usize) -> Ahead {
         let Visible::Range { start, end } = list else { return Ahead::default() };
@@ -325,6 +341,38 @@ impl<'a> Cached<'a> {
         match &self.cache.store {
             Store::F16(store) => Ahead::of(&store[at..at + numbers]),
             Store::F32(store) => Ahead::of(&store[at..at + numbers]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::noise;
+    use super::*;
+
+    /// A cache that was cut and filled again is what it would be without.
+    #[test]
+    fn cutting_forgets() {
+        for (kind, order) in
+            [(KvType::F16, Order::Lanes), (KvType::F16, Order::Rows), (KvType::F32, Order::Lanes)]
+        {
+            let (row, rows) = (2 * 5, noise(150 * 10, 1));
+            let mut cut = KvCache::new(kind, order, 2, 5, 0);
+            cut.push(&rows[..100 * row]);
+            cut.push(&noise(40 * row, 2));
+            cut.truncate(100);
+            assert_eq!(cut.len(), 100);
+            cut.push(&rows[100 * row..]);
+            let mut whole = KvCache::new(kind, order, 2, 5, 150);
+            rows.chunks(row).for_each(|row| whole.push(row));
+            for (position, head, d) in
+                (0..150).flat_map(|p| (0..2).flat_map(move |h| (0..5).map(move |d| (p, h, d))))
+            {
+                let (got, want) =
+                    (cut.view(head, 5).number(position, d), whole.view(head, 5).number(position, d));
+                assert_eq!(got, want, "{kind:?} {order:?} {position} {head} {d}");
+                assert!((want - rows[position * row + head * 5 + d]).abs() < 1e-3);
+            }
         }
     }
 }
