@@ -40,7 +40,7 @@ fn the_machine_interface_has_its_fields() {
     let got =
         greedy(&fixture("glm_moe_dsa-a"), &json!([1, 2, 3]), "--io pread-buffered --threads 2 --seed 5");
     type IsKind = fn(&Value) -> bool;
-    let kinds: [(&str, IsKind); 13] = [
+    let kinds: [(&str, IsKind); 14] = [
         ("/prompt_ids", Value::is_array),
         ("/ids", Value::is_array),
         ("/text", Value::is_string),
@@ -53,6 +53,7 @@ fn the_machine_interface_has_its_fields() {
         ("/stats/bytes_read", Value::is_u64),
         ("/stats/io", Value::is_string),
         ("/stats/peak_rss_bytes", Value::is_u64),
+        ("/stats/isa", Value::is_string),
         ("/stats/seed", Value::is_u64),
     ];
     for (path, is_kind) in kinds {
