@@ -125,6 +125,36 @@ fn a_prompt_that_attention_sees_a_part_of() {
     check_some(&model, &prompt, KvType::F16);
 }
 
+/// A timeline that was cut goes on as one that never was longer, also when the cut falls between two prefill steps.
+#[test]
+fn a_timeline_cut_back() {
+    for dir in common::checkpoints() {
+        let prompt = Expected::read(&dir).prompt_ids;
+        let file = dir.join("model.gguf");
+        let model = if file.exists() { file } else { dir };
+        let mut engine = Engine::open(&model, &options(Size::Min, 2, 5, IoMode::PreadBuffered), &mut ())
+            .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
+        let mut logits = |parts: &[(usize, &[u32])]| {
+            let mut session = engine.session();
+            for (cut, tokens) in parts {
+                let shortened = *cut < session.tokens().len();
+                session.truncate(*cut);
+                assert_eq!(session.logits().is_empty(), shortened || *cut == 0);
+                engine
+                    .prefill(&mut session, tokens, &mut |_, _| {}, &mut (), &never())
+                    .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
+            }
+            (session.tokens().to_vec(), session.logits().to_vec())
+        };
+        let other: Vec<u32> = prompt.iter().rev().copied().collect();
+        let want = logits(&[(0, &prompt)]);
+        for cut in [0, 1, 7] {
+            let got = logits(&[(0, &prompt[..cut]), (cut, &other), (cut, &prompt[cut..])]);
+            assert_eq!(got, want, "{}: cut at {cut}", model.display());
+        }
+    }
+}
+
 #[test]
 fn the_digest_tells_answers_apart() {
     let model = fixtures().join("quant-mix/model.gguf");
