@@ -17,14 +17,19 @@ const FACTOR_MAX: f32 = f32::from_bits((127 + 80) << 23); // 2⁸⁰
 /// The largest f16.
 const HALF_MAX: f32 = 65504.0;
 
+/// The bits of an f32 without the last ones, to nearest with ties to even.
+#[inline(always)]
+fn shortened(bits: u32) -> u32 {
+    let even = (bits >> DROPPED_BITS) & 1;
+    let half = (1 << (DROPPED_BITS - 1)) - 1;
+    bits.wrapping_add(half + even) & !((1 << DROPPED_BITS) - 1)
+}
+
 /// `x` rounded to 13 significant bits, to nearest with ties to even; within ±2⁸⁰; zero below 2⁻⁶⁰. NaN stays NaN.
 #[inline(always)]
 pub(super) fn factor(x: f32) -> f32 {
     let clamped = x.clamp(-FACTOR_MAX, FACTOR_MAX);
-    let bits = clamped.to_bits();
-    let even = (bits >> DROPPED_BITS) & 1;
-    let half = (1 << (DROPPED_BITS - 1)) - 1;
-    let rounded = f32::from_bits(bits.wrapping_add(half + even) & !((1 << DROPPED_BITS) - 1));
+    let rounded = f32::from_bits(shortened(clamped.to_bits()));
     if x.is_nan() {
         x
     } else if x.abs() < FACTOR_MIN {
@@ -42,10 +47,7 @@ pub(super) fn power_factor(x: f32) -> f32 {
     const MIN: f32 = -42.0;
     let (p, power) = math::exp_parts(if x < MIN { MIN } else { x });
     let bits = p.to_bits().wrapping_add((power as u32) << 23);
-    let even = (bits >> DROPPED_BITS) & 1;
-    let half = (1 << (DROPPED_BITS - 1)) - 1;
-    let rounded = bits.wrapping_add(half + even) & !((1 << DROPPED_BITS) - 1);
-    if bits < FACTOR_MIN.to_bits() { 0.0 } else { f32::from_bits(rounded) }
+    if bits < FACTOR_MIN.to_bits() { 0.0 } else { f32::from_bits(shortened(bits)) }
 }
 
 /// The f16 nearest to `x`, ties to even; ±65504 for whatever is beyond. NaN stays NaN. Without branches, so that loops over it
