@@ -11,15 +11,18 @@
 //! and weights are rounded so that all products are exact (see `exact`), and only sums round.
 
 mod cache;
+mod divided;
 mod exact;
 mod grouped;
 mod index;
 mod multiply;
 mod queries;
+mod steps;
 
 pub use cache::{BLOCK_POSITIONS, Cached, KvCache, KvType, Order};
+pub use divided::{DividedScratch, attend_divided, divided_scratch_bytes};
 pub use grouped::{Heads, grouped};
-pub use index::{IndexScratch, index_scores, top_positions};
+pub use index::{IndexScratch, index_scores, top_positions, top_positions_bytes};
 pub use queries::{Scratch, attend, scratch_bytes};
 
 /// One query.

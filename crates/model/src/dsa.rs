@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use calypte_checkpoint::Role;
 use calypte_checkpoint::arch::Dsa;
-use calypte_kernels::attention::{IndexScratch, Visible, index_scores, top_positions};
+use calypte_kernels::attention::{BLOCK_POSITIONS, IndexScratch, Visible, index_scores, top_positions};
 use calypte_kernels::{Activations, ops};
 
 use crate::kv::LayerKv;
@@ -88,7 +88,8 @@ impl Indexer {
 
     /// Caches the keys of this step's rows and writes what each row sees into `selection`.
     ///
-    /// `x` is the layer's normed input, `q_latent` the normed query bottleneck; positions start at `selection.first`.
+    /// `x` is the layer's normed input, `q_latent` the normed query bottleneck; positions start at `selection.first`. `scores` is
+    /// memory to use.
     pub fn select(
         &self,
         compute: &Compute<'_>,
@@ -97,6 +98,7 @@ impl Indexer {
         q_latent: &mut Activations,
         kv: &mut LayerKv,
         selection: &mut Selection,
+        scores: &mut Vec<f32>,
     ) {
         let (rows, first, dim) = (x.rows(), selection.first, self.dsa.head_dim);
         let mut keys = Vec::new();
@@ -126,15 +128,36 @@ impl Indexer {
 
         let cached = kv.index.view(0, dim);
         let (topk, heads, scale) = (self.dsa.topk, self.dsa.heads, 1.0 / (dim as f32).sqrt());
+        let of_row = |row: usize| {
+            (&queries[row * heads * dim..][..heads * dim], &weights[row * heads..][..heads], first + row + 1)
+        };
+        let threads = compute.team.threads();
+        if rows < threads {
+            // The keys are divided among the threads, not the rows.
+            for (row, list) in selection.lists[..rows].iter_mut().enumerate() {
+                let (query, weights, visible) = of_row(row);
+                if visible <= topk {
+                    continue;
+                }
+                scores.resize(visible, 0.0);
+                let share = visible.div_ceil(threads).next_multiple_of(BLOCK_POSITIONS);
+                compute.team.run_pieces(scores, share, |task, scores| {
+                    SCRATCH.with_borrow_mut(|(scratch, _)| {
+                        index_scores(query, weights, cached, task * share, scale, scratch, scores);
+                    });
+                });
+                top_positions(scores, topk, list);
+            }
+            return;
+        }
         compute.team.run_pieces(&mut selection.lists[..rows], 1, |row, list| {
-            let visible = first + row + 1;
+            let (query, weights, visible) = of_row(row);
             if visible <= topk {
                 return;
             }
-            let query = &queries[row * heads * dim..(row + 1) * heads * dim];
-            let weights = &weights[row * heads..(row + 1) * heads];
             SCRATCH.with_borrow_mut(|(scratch, scores)| {
-                index_scores(query, weights, cached, visible, scale, scratch, scores);
+                scores.resize(visible, 0.0);
+                index_scores(query, weights, cached, 0, scale, scratch, scores);
                 top_positions(scores, topk, &mut list[0]);
             });
         });

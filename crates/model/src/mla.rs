@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use calypte_checkpoint::Role;
 use calypte_checkpoint::arch::{Arch, IndexerKind, Mla as Shape};
-use calypte_kernels::attention::{KvCache, Query, Scratch, attend};
+use calypte_kernels::attention::{DividedScratch, KvCache, Query, Scratch, attend, attend_divided};
 use calypte_kernels::matmul::matmul_serial;
 use calypte_kernels::{Activations, Precision, ops};
 
@@ -56,11 +56,16 @@ struct HeadScratch {
     scratch: Scratch,
 }
 
-/// Queries that a task takes together if it can: they share each pass over the cache.
+/// Queries that a task should have for a pass over the cache of its own.
 const QUERIES_PER_TASK: usize = 64;
 /// Rows with keys of their own that a task takes with all their heads: enough that each head's up-projections are used for many
 /// rows at once.
 pub(crate) const SPARSE_ROWS_PER_TASK: usize = 32;
+
+/// Queries that all threads take together at most.
+pub(crate) fn divided_queries_max(heads: usize, threads: usize) -> usize {
+    (QUERIES_PER_TASK * threads).max(SPARSE_ROWS_PER_TASK * heads)
+}
 
 thread_local! {
     static SCRATCH: RefCell<HeadScratch> = RefCell::new(HeadScratch::default());
@@ -115,7 +120,7 @@ impl Mla {
     ) {
         let Shape { heads, nope, rope, v, latent_norm_eps, .. } = self.shape;
         let (rows, head_dim) = (x.rows(), nope + rope);
-        let MixerScratch { q, low, q_latent, latents, pieces, mixed, .. } = scratch;
+        let MixerScratch { q, low, q_latent, latents, pieces, mixed, absorbed, divided, .. } = scratch;
         match &self.queries {
             Queries::Low { a, norm, b } => {
                 a.apply(compute, x, low);
@@ -129,19 +134,23 @@ impl Mla {
         }
         self.cache_latents(compute, rotation, x, latents, kv);
         if let Some(indexer) = &self.indexer {
-            indexer.select(compute, rotation, x, q_latent, kv, selection);
+            indexer.select(compute, rotation, x, q_latent, kv, selection, pieces);
         }
 
-        // All heads read the same cache. Rows that see all of it share it too: a task takes one head for all of them, so that its
-        // up-projections are used once, or several heads for few rows. Rows that have keys of their own share them only among
-        // their heads.
+        // All heads read the same cache. Rows that see all of it share it too: if they are many, a task takes a head for all of them,
+        // so that its up-projections are used once. Many rows that have keys of their own share them only among their heads. Few
+        // rows are not worth a pass over the cache for each task.
         let (keys, selection) = (&kv.keys, &*selection);
-        let apart = selection.is_sparse(rows) && rows >= SPARSE_ROWS_PER_TASK;
-        // Every task goes over the cache by itself, and its queries share the lanes: as few tasks as there are threads.
-        let fair = heads.div_ceil(compute.team.threads());
+        let sparse = selection.is_sparse(rows);
+        let apart = sparse && rows >= SPARSE_ROWS_PER_TASK;
+        if !apart && (sparse || heads * rows < QUERIES_PER_TASK * compute.team.threads()) {
+            self.divided_forward(compute, rows, q, keys, selection, absorbed, divided, pieces, mixed);
+            self.out.apply(compute, mixed, out);
+            return;
+        }
         let (rows_each, heads_each) = match apart {
             true => (SPARSE_ROWS_PER_TASK, heads),
-            false => (rows, QUERIES_PER_TASK.div_ceil(rows).min(fair)),
+            false => (rows, QUERIES_PER_TASK.div_ceil(rows)),
         };
         // A piece is `[heads, rows, v]` of one task.
         pieces.resize(heads * rows * v, 0.0);
@@ -182,6 +191,97 @@ impl Mla {
         kv.keys.push(latents);
     }
 
+    /// All heads for few rows, in three jobs: absorb, attend to the latents with all threads, project up. `mixed` is the input of the
+    /// output projection.
+    fn divided_forward(
+        &self,
+        compute: &Compute<'_>,
+        rows: usize,
+        q: &[f32],
+        keys: &KvCache,
+        selection: &Selection,
+        queries: &mut Vec<f32>,
+        divided: &mut DividedScratch,
+        latents: &mut Vec<f32>,
+        mixed: &mut Activations,
+    ) {
+        let Shape { heads, kv_lora, rope, v, scale, .. } = self.shape;
+        let (precision, width) = (compute.precision, kv_lora + rope);
+        queries.resize(heads * rows * width, 0.0);
+        compute.team.run_pieces(queries, rows * width, |head, queries| {
+            SCRATCH.with_borrow_mut(|HeadScratch { input, absorbed, .. }| {
+                self.absorb(precision, head, 0..rows, q, input, absorbed, queries.chunks_exact_mut(width));
+            });
+        });
+        let of = |row: usize, head: usize| (head * rows + row) * width;
+        let in_rows = (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head)));
+        let list: Vec<Query<'_>> = in_rows
+            .map(|(row, head)| Query {
+                vector: &queries[of(row, head)..][..width],
+                visible: selection.visible(row),
+                sink: None,
+            })
+            .collect();
+        latents.resize(list.len() * kv_lora, 0.0);
+        let (keys, values) = (keys.view(0, width), keys.view(0, kv_lora));
+        attend_divided(compute.team, &list, keys, values, scale, divided, latents);
+
+        // The queries have been used; their memory is large enough for what comes.
+        drop(list);
+        queries.resize(heads * rows * v, 0.0);
+        compute.team.run_pieces(queries, rows * v, |head, out| {
+            let of_head = latents.chunks_exact(kv_lora).skip(head).step_by(heads);
+            SCRATCH.with_borrow_mut(|HeadScratch { input, .. }| {
+                self.expand(precision, head, rows, of_head, input, out);
+            });
+        });
+        for (i, out) in mixed.fill(rows, heads * v).chunks_exact_mut(v).enumerate() {
+            let (row, head) = (i / heads, i % heads);
+            out.copy_from_slice(&queries[(head * rows + row) * v..][..v]);
+        }
+    }
+
+    /// The queries of a head for some rows, in the width of the latents.
+    fn absorb<'a>(
+        &self,
+        precision: Precision,
+        head: usize,
+        rows: Range<usize>,
+        q: &[f32],
+        input: &mut Activations,
+        absorbed: &mut Vec<f32>,
+        queries: impl Iterator<Item = &'a mut [f32]>,
+    ) {
+        let Shape { heads, kv_lora, nope, rope, .. } = self.shape;
+        let query_of = |row: usize| &q[(row * heads + head) * (nope + rope)..][..nope + rope];
+        absorbed.resize(rows.len() * kv_lora, 0.0);
+        for (row, part) in rows.clone().zip(input.fill(rows.len(), nope).chunks_exact_mut(nope)) {
+            part.copy_from_slice(&query_of(row)[..nope]);
+        }
+        project(precision, &self.k_b, head * kv_lora, kv_lora, input, absorbed);
+        for ((row, absorbed), query) in rows.zip(absorbed.chunks_exact(kv_lora)).zip(queries) {
+            query[..kv_lora].copy_from_slice(absorbed);
+            query[kv_lora..].copy_from_slice(&query_of(row)[nope..]);
+        }
+    }
+
+    /// The values of a head for `rows` mixtures of latents: `[rows, v]`.
+    fn expand<'a>(
+        &self,
+        precision: Precision,
+        head: usize,
+        rows: usize,
+        latents: impl Iterator<Item = &'a [f32]>,
+        input: &mut Activations,
+        out: &mut [f32],
+    ) {
+        let Shape { kv_lora, v, .. } = self.shape;
+        for (latent, mixed) in input.fill(rows, kv_lora).chunks_exact_mut(kv_lora).zip(latents) {
+            latent.copy_from_slice(mixed);
+        }
+        project(precision, &self.v_b, head * v, v, input, out);
+    }
+
     /// Some heads for some rows: absorb, attend to the latents, project up. `out` is `[heads, rows, v]`.
     fn heads_forward(
         &self,
@@ -194,25 +294,15 @@ impl Mla {
         scratch: &mut HeadScratch,
         out: &mut [f32],
     ) {
-        let Shape { heads: all, kv_lora, nope, rope, v, scale, .. } = self.shape;
-        let (head_dim, width) = (nope + rope, kv_lora + rope);
-        let query_of = |row: usize, head: usize| &q[(row * all + head) * head_dim..][..head_dim];
+        let Shape { kv_lora, rope, v, scale, .. } = self.shape;
+        let (width, count) = (kv_lora + rope, heads.len());
         let HeadScratch { input, absorbed, queries, mixed, scratch } = scratch;
 
         // Row by row, and in a row head by head: all heads see the same keys of a row.
-        let count = heads.len();
-        absorbed.resize(rows.len() * kv_lora, 0.0);
         queries.resize(count * rows.len() * width, 0.0);
         for (h, head) in heads.clone().enumerate() {
-            for (row, part) in rows.clone().zip(input.fill(rows.len(), nope).chunks_exact_mut(nope)) {
-                part.copy_from_slice(&query_of(row, head)[..nope]);
-            }
-            project(precision, &self.k_b, head * kv_lora, kv_lora, input, absorbed);
             let of_head = queries.chunks_exact_mut(width).skip(h).step_by(count);
-            for ((row, absorbed), query) in rows.clone().zip(absorbed.chunks_exact(kv_lora)).zip(of_head) {
-                query[..kv_lora].copy_from_slice(absorbed);
-                query[kv_lora..].copy_from_slice(&query_of(row, head)[nope..]);
-            }
+            self.absorb(precision, head, rows.clone(), q, input, absorbed, of_head);
         }
 
         let vectors = queries.chunks_exact(width).enumerate();
@@ -228,10 +318,7 @@ impl Mla {
 
         for (h, (head, out)) in heads.zip(out.chunks_exact_mut(rows.len() * v)).enumerate() {
             let of_head = mixed.chunks_exact(kv_lora).skip(h).step_by(count);
-            for (latent, mixed) in input.fill(rows.len(), kv_lora).chunks_exact_mut(kv_lora).zip(of_head) {
-                latent.copy_from_slice(mixed);
-            }
-            project(precision, &self.v_b, head * v, v, input, out);
+            self.expand(precision, head, rows.len(), of_head, input, out);
         }
     }
 }

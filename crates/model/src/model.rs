@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use calypte_checkpoint::arch::{Arch, Attention, Ffn, Rope, RopeScaling};
 use calypte_checkpoint::{Catalog, Role};
 use calypte_disk::Disk;
-use calypte_kernels::attention::scratch_bytes;
+use calypte_kernels::attention::{divided_scratch_bytes, scratch_bytes, top_positions_bytes};
 use calypte_kernels::{Activations, math, ops};
 use calypte_quant::unpack_row;
 use calypte_residency::ExpertCache;
@@ -91,7 +91,8 @@ pub fn working_bytes(arch: &Arch, rows: usize, context: usize, threads: usize) -
     let index = arch.dsa.as_ref().map_or(0, |d| (d.heads * d.head_dim + d.topk.min(context)) as u64);
     // Values of a row: residual, normed (f32 + int8), block output, results of all ranks, expert in- and output.
     let per_row = h * (6 + top_k) + 3 * inner.max().unwrap_or(0) + 2 * attention + index;
-    // Attention on each thread: a pass over the cache, and for MLA the queries of a task in the width of the latents.
+    // Attention on each thread: a pass over the cache, and for MLA the queries of a task in the width of the latents; few rows share
+    // one pass.
     let per_thread = match &arch.attention {
         Attention::Gqa(a) => scratch_bytes(context, a.head_dim, a.head_dim),
         Attention::Mla(a) => {
@@ -100,10 +101,21 @@ pub fn working_bytes(arch: &Arch, rows: usize, context: usize, threads: usize) -
             scratch_bytes(context, key, a.kv_lora) + queries * (key + 2 * a.kv_lora) * size_of::<f32>()
         }
     };
+    let shared = match &arch.attention {
+        Attention::Gqa(_) => 0,
+        Attention::Mla(a) => {
+            let seen = arch.dsa.as_ref().map_or(context, |d| d.topk.min(context));
+            let (key, queries) = (a.kv_lora + a.rope, mla::divided_queries_max(a.heads, threads));
+            divided_scratch_bytes(seen, key, a.kv_lora, threads)
+                + queries * (key + a.kv_lora) * size_of::<f32>()
+        }
+    };
     // Logits, one session's copy of the last row, and the scores of an indexer.
     let logits = arch.vocab as u64 * (LOGIT_ROWS_MAX as u64 + 1);
-    let scores = if arch.dsa.is_some() { 2 * (threads * context) as u64 } else { 0 };
-    (per_row * rows as u64 + logits + scores) * size_of::<f32>() as u64 + (threads * per_thread) as u64
+    let scores =
+        if arch.dsa.is_some() { top_positions_bytes(context) + context * size_of::<f32>() } else { 0 };
+    (per_row * rows as u64 + logits) * size_of::<f32>() as u64
+        + (threads * (per_thread + scores) + shared) as u64
 }
 
 impl Model {

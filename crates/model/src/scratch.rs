@@ -2,6 +2,7 @@
 //! layer would cost more than their use.
 
 use calypte_kernels::Activations;
+use calypte_kernels::attention::DividedScratch;
 
 /// What a mixer needs between its input and its output; each takes what it has a use for.
 #[derive(Default)]
@@ -15,8 +16,12 @@ pub(crate) struct MixerScratch {
     pub q_latent: Activations,
     /// Compressed keys and values.
     pub latents: Vec<f32>,
+    /// Queries in the width of the latents.
+    pub absorbed: Vec<f32>,
     /// Results of tasks, before they are put in order.
     pub pieces: Vec<f32>,
+    /// For attention that all threads do together.
+    pub divided: DividedScratch,
     /// What goes into the output projection.
     pub mixed: Activations,
 }

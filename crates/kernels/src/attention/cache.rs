@@ -3,6 +3,8 @@
 //! Sixty-four positions of a head lie together: what a pass over one head takes at a time, it reads in a row. What is kept is f16
 //! or f32; see [`super::exact`] for what f16 makes possible.
 
+use std::ops::Range;
+
 use calypte_quant::formats::{LANES, f16_to_f32};
 
 use super::Visible;
@@ -141,7 +143,7 @@ impl KvCache {
     /// The vectors of one head, or only the first `width` numbers of each.
     pub fn view(&self, head: usize, width: usize) -> Cached<'_> {
         assert!(head < self.heads && width <= self.width, "no such head, or not as wide");
-        Cached { cache: self, head, width }
+        Cached { cache: self, head, start: 0, width }
     }
 }
 
@@ -160,11 +162,13 @@ fn put<T: Copy>(store: &mut [T], order: Order, heads: usize, width: usize, posit
     }
 }
 
-/// The vectors of one head of a cache.
+/// The vectors of one head of a cache, or some of their numbers.
 #[derive(Clone, Copy)]
 pub struct Cached<'a> {
     cache: &'a KvCache,
     head: usize,
+    /// The first number of each vector that counts, and how many do.
+    start: usize,
     width: usize,
 }
 
@@ -201,13 +205,24 @@ fn copy_rows(from: &[f32], from_stride: usize, width: usize, to: &mut [f32], to_
     }
 }
 
-/// How many vectors on a selected one is asked for.
-const SELECTED_AHEAD: usize = 4;
+/// How many vectors on one is asked for.
+const VECTORS_AHEAD: usize = 4;
 
 impl<'a> Cached<'a> {
     /// Numbers of a vector.
     pub fn width(&self) -> usize {
         self.width
+    }
+
+    /// Only these numbers of each vector.
+    pub(super) fn columns(self, columns: Range<usize>) -> Cached<'a> {
+        assert!(columns.start <= columns.end && columns.end <= self.width, "vectors are not as wide");
+        Cached { start: self.start + columns.start, width: columns.len(), ..self }
+    }
+
+    /// Whether of each vector so little counts that all of it should not be asked for.
+    fn is_narrow(&self) -> bool {
+        2 * self.width <= self.cache.width
     }
 
     /// Positions there are.
@@ -232,6 +247,7 @@ impl<'a> Cached<'a> {
     /// Number d of a position.
     fn number(&self, position: usize, d: usize) -> f32 {
         let (block, i) = (position / BLOCK_POSITIONS, position % BLOCK_POSITIONS);
+        let d = self.start + d;
         let inside = match self.cache.order {
             Order::Rows => i * self.cache.width + d,
             Order::Lanes => d * BLOCK_POSITIONS + i,
@@ -267,7 +283,7 @@ impl<'a> Cached<'a> {
         match (list, self.cache.order) {
             (Visible::Range { start, .. }, Order::Lanes) => {
                 // All of it in one row.
-                let at = self.block_at((start + first) / BLOCK_POSITIONS);
+                let at = self.block_at((start + first) / BLOCK_POSITIONS) + self.start * stride;
                 self.copy(isa, at, width * stride, 1, width * stride, to, width * stride);
             }
             _ => {
@@ -292,17 +308,17 @@ impl<'a> Cached<'a> {
         let mut i = 0;
         while i < count {
             let position = list.position(first + i);
-            let (block, inside) = (position / BLOCK_POSITIONS, position % BLOCK_POSITIONS);
+            let inside = position % BLOCK_POSITIONS;
             // As many as follow each other in one block.
             let together = match list {
-                Visible::Range { .. } => (BLOCK_POSITIONS - inside).min(count - i),
-                Visible::Selected(_) => 1,
+                Visible::Range { .. } if !self.is_narrow() => (BLOCK_POSITIONS - inside).min(count - i),
+                _ => 1,
             };
             let to = &mut to[i * stride..];
             match self.cache.order {
                 Order::Rows => {
-                    self.fetch_selected(list, first + i + SELECTED_AHEAD);
-                    let at = self.block_at(block) + inside * self.cache.width;
+                    self.fetch_vector(list, first + i + VECTORS_AHEAD);
+                    let at = self.vector_at(position);
                     self.copy(isa, at, self.cache.width, together, self.width, to, stride);
                 }
                 Order::Lanes => {
@@ -318,22 +334,29 @@ impl<'a> Cached<'a> {
         }
     }
 
-    /// Asks for a selected vector ahead of its use: where the next one lies, no processor can guess.
-    fn fetch_selected(&self, list: Visible<'_>, i: usize) {
-        let Visible::Selected(positions) = list else { return };
-        let Some(position) = positions.get(i).map(|p| *p as usize) else { return };
+    /// Where the numbers of a position that count start in the store, if they lie in a row.
+    fn vector_at(&self, position: usize) -> usize {
         let (block, inside) = (position / BLOCK_POSITIONS, position % BLOCK_POSITIONS);
-        let at = self.block_at(block) + inside * self.cache.width;
+        self.block_at(block) + inside * self.cache.width + self.start
+    }
+
+    /// Asks for a vector of the list ahead of its use, if [`Cached::ahead`] does not.
+    fn fetch_vector(&self, list: Visible<'_>, i: usize) {
+        if i >= list.len() || matches!(list, Visible::Range { .. }) && !self.is_narrow() {
+            return;
+        }
+        let at = self.vector_at(list.position(i));
         match &self.cache.store {
             Store::F16(store) => fetch(&store[at..at + self.width]),
             Store::F32(store) => fetch(&store[at..at + self.width]),
         }
     }
 
-    /// The memory of the block of key number `first` of a range.
+    /// The memory of the block of key number `first` of a range. Where the next selected vector lies no processor can guess: these
+    /// are asked for one by one.
     pub(super) fn ahead(&self, list: Visible<'_>, first: usize) -> Ahead {
         let Visible::Range { start, end } = list else { return Ahead::default() };
-        if start + first >= end {
+        if start + first >= end || self.is_narrow() {
             return Ahead::default();
         }
         let at = self.block_at((start + first) / BLOCK_POSITIONS);

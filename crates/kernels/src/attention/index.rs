@@ -1,10 +1,12 @@
 //! The scores of the DSA indexer (DeepSeek-V3.2-Exp), and the choice by them.
 
+use std::cell::RefCell;
+
 use calypte_quant::formats::LANES;
 
 use super::cache::{BLOCK_POSITIONS as TILE, Cached};
-use super::exact::factor;
 use super::multiply::{Product, Strided, multiply};
+use super::steps::scale_isa;
 use super::{Order, Visible};
 use crate::Isa;
 use crate::isa::for_each_isa;
@@ -31,18 +33,19 @@ fn add_heads_body(of_heads: &[f32], weights: &[f32], scores: &mut [f32]) {
     }
 }
 
-/// The DSA indexer's score of positions `0..count` (DeepSeek-V3.2-Exp):
-/// `score_t = Σ_h weights_h · relu(scale · q_h·k_t)`; `q` holds all heads, one key vector, kept in lanes, serves them all.
+/// The DSA indexer's scores of as many positions as `scores` has room for, from `start` on, which begins a block
+/// (DeepSeek-V3.2-Exp): `score_t = Σ_h weights_h · relu(scale · q_h·k_t)`; `q` holds all heads, one key vector, kept in lanes,
+/// serves them all.
 pub fn index_scores(
     q: &[f32],
     weights: &[f32],
     keys: Cached<'_>,
-    count: usize,
+    start: usize,
     scale: f32,
     scratch: &mut IndexScratch,
-    scores: &mut Vec<f32>,
+    scores: &mut [f32],
 ) {
-    index_scores_on(Isa::get(), q, weights, keys, count, scale, scratch, scores);
+    index_scores_on(Isa::get(), q, weights, keys, start, scale, scratch, scores);
 }
 
 fn index_scores_on(
@@ -50,23 +53,23 @@ fn index_scores_on(
     q: &[f32],
     weights: &[f32],
     keys: Cached<'_>,
-    count: usize,
+    start: usize,
     scale: f32,
     scratch: &mut IndexScratch,
-    scores: &mut Vec<f32>,
+    scores: &mut [f32],
 ) {
+    let count = scores.len();
     assert!(
-        keys.order() == Order::Lanes && count <= keys.len(),
+        keys.order() == Order::Lanes && start.is_multiple_of(TILE) && start + count <= keys.len(),
         "keys of an indexer lie in lanes, as many as are scored"
     );
     let (width, heads, exact) = (keys.width(), weights.len(), keys.exact());
     let IndexScratch { queries, tile, of_heads } = scratch;
-    queries.clear();
-    queries.extend(q.iter().map(|q| if exact { factor(q * scale) } else { q * scale }));
+    queries.resize(q.len(), 0.0);
+    scale_isa(isa, q, scale, exact, queries);
     tile.resize(TILE * width, 0.0);
     of_heads.resize(TILE * heads, 0.0);
-    scores.resize(count, 0.0);
-    let list = Visible::latest(count, None);
+    let list = Visible::Range { start, end: start + count };
     for (first, scores) in (0..count).step_by(TILE).zip(scores.chunks_mut(TILE)) {
         keys.lanes(isa, list, first, scores.len(), tile);
         let (a, b) = (Strided { numbers: queries, stride: width }, Strided { numbers: tile, stride: TILE });
@@ -81,13 +84,36 @@ fn index_scores_on(
 /// choice is the same however the scores were computed.
 pub fn top_positions(scores: &[f32], k: usize, out: &mut Vec<u32>) {
     out.clear();
-    out.extend(0..scores.len() as u32);
-    if k < scores.len() {
-        let better = |a: &u32, b: &u32| scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b));
-        out.select_nth_unstable_by(k, better);
-        out.truncate(k);
-        out.sort_unstable();
+    if k >= scores.len() {
+        return out.extend(0..scores.len() as u32);
     }
+    let Some(last) = k.checked_sub(1) else { return };
+    RANKS.with_borrow_mut(|ranks| {
+        ranks.clear();
+        ranks.extend(scores.iter().zip(0..).map(|(score, position)| rank(*score, position)));
+        let last = *ranks.select_nth_unstable(last).1;
+        out.extend(scores.iter().zip(0..).filter(|(s, p)| rank(**s, *p) <= last).map(|(_, p)| p));
+    });
+}
+
+/// Bytes that a thread needs for [`top_positions`] of so many.
+pub fn top_positions_bytes(positions: usize) -> usize {
+    positions * size_of::<u64>()
+}
+
+thread_local! {
+    /// Kept per thread so that a steady state allocates nothing.
+    static RANKS: RefCell<Vec<u64>> = RefCell::default();
+}
+
+/// A number that is smaller the better a score is in IEEE 754's total order, and among equal scores the earlier its position is.
+#[inline(always)]
+fn rank(score: f32, position: u32) -> u64 {
+    let bits = score.to_bits() as i32;
+    // Ascending as a signed number: of negative ones a larger magnitude comes first.
+    let ascending = bits ^ ((bits >> 31) as u32 >> 1) as i32;
+    let descending = !(ascending as u32 ^ (1 << 31));
+    u64::from(descending) << 32 | u64::from(position)
 }
 
 #[cfg(test)]
@@ -98,7 +124,10 @@ mod tests {
 
     #[test]
     fn the_best_positions_ascend_and_ties_go_to_the_earlier() {
-        let cases: [(&[f32], usize, &[u32]); 4] = [
+        let cases: [(&[f32], usize, &[u32]); 7] = [
+            (&[1.0, f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY], 3, &[0, 1, 3]),
+            (&[-0.0, 0.0, -1.0, -2.0], 3, &[0, 1, 2]),
+            (&[3.0, 4.0], 0, &[]),
             (&[1.0, 5.0, 3.0, 5.0], 2, &[1, 3]),
             (&[2.0, 2.0, 2.0], 2, &[0, 1]),
             (&[1.0, 2.0], 5, &[0, 1]),
@@ -116,10 +145,10 @@ mod tests {
         for kind in [KvType::F16, KvType::F32] {
             let mut keys = KvCache::new(kind, Order::Lanes, 1, 2, 0);
             keys.push(&[1.0, 0.0, 0.0, 1.0]);
-            let mut scores = Vec::new();
+            let mut scores = [f32::NAN; 2];
             // Head 0 likes the first axis, head 1 dislikes it and has a negative weight: clipped, it does not count.
             let (q, weights) = ([1.0, 0.0, -1.0, 2.0], [0.5, -1.0]);
-            index_scores(&q, &weights, keys.view(0, 2), 2, 1.0, &mut IndexScratch::default(), &mut scores);
+            index_scores(&q, &weights, keys.view(0, 2), 0, 1.0, &mut IndexScratch::default(), &mut scores);
             assert_eq!(scores, [0.5, -2.0]);
         }
     }
@@ -131,25 +160,17 @@ mod tests {
             let mut keys = KvCache::new(kind, Order::Lanes, 1, width, 0);
             keys.push(&noise(150 * width, 1));
             let (q, weights) = (noise(heads * width, 2), noise(heads, 3));
-            for count in [1, 16, 63, 64, 65, 150] {
-                let run = |isa| {
-                    let (mut scratch, mut scores) = (IndexScratch::default(), Vec::new());
-                    index_scores_on(
-                        isa,
-                        &q,
-                        &weights,
-                        keys.view(0, width),
-                        count,
-                        0.3,
-                        &mut scratch,
-                        &mut scores,
-                    );
+            for (start, end) in [(0, 1), (0, 16), (0, 63), (0, 64), (0, 65), (0, 150), (64, 70), (128, 150)] {
+                let run = |isa, start: usize| {
+                    let (mut scratch, mut scores) = (IndexScratch::default(), vec![f32::NAN; end - start]);
+                    let keys = keys.view(0, width);
+                    index_scores_on(isa, &q, &weights, keys, start, 0.3, &mut scratch, &mut scores);
                     bits(&scores)
                 };
-                let want = run(Isa::Scalar);
-                assert_eq!(want.len(), count);
+                // A share is what the whole has there.
+                let want = run(Isa::Scalar, 0).split_off(start);
                 for isa in Isa::available() {
-                    assert_eq!(run(isa), want, "{count} {}", isa.name());
+                    assert_eq!(run(isa, start), want, "{start}..{end} {}", isa.name());
                 }
             }
         }

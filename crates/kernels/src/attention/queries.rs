@@ -1,53 +1,40 @@
-//! The attention itself, for any number of queries that read the same cache.
+//! The attention itself, for any number of queries that read the same cache, on one thread.
 
-use std::ops::Range;
+use calypte_quant::reference::LANES;
 
-use calypte_quant::reference::{LANES, reduce};
+use super::Query;
+use super::cache::Cached;
+use super::steps::{
+    Scaled, TOGETHER_MAX, Tile, Together, grow, list_of, mix, row_numbers, score, share_keys, tile_numbers,
+    weigh,
+};
+use crate::Isa;
 
-use super::cache::{BLOCK_POSITIONS as TILE, Cached, Order};
-use super::exact::{factor, power_factor};
-use super::multiply::{Product, Strided, multiply};
-use super::{Query, Visible};
-use crate::isa::for_each_isa;
-use crate::{Isa, math};
-
-/// Queries that go over the cache together at most.
-const TOGETHER_MAX: usize = 64;
-/// … and at least, however long the list is.
+/// Queries that go over the cache together at least, however long the list is.
 const TOGETHER_MIN: usize = 8;
 /// The scores of queries that go over the cache together should stay in a second-level cache.
 const SCORES_BYTES: usize = 1 << 20;
-/// Queries whose ranges of keys are looked at together.
-const ROWS: usize = 6;
 
 /// Where attention computes; it keeps its memory.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    queries: Scaled,
     /// A row for each query.
     scores: Vec<f32>,
-    /// Queries times the scale: `[queries, width]`.
-    queries: Vec<f32>,
-    /// A tile of keys or values, as one factor of a product.
-    tile: Vec<f32>,
-    /// Queries in the lanes, where keys are not.
-    lanes: Vec<f32>,
-    /// Scores of a tile with queries in the lanes.
-    turned: Vec<f32>,
+    tile: Tile,
     /// Sums of values, rows of whole vectors.
     mixed: Vec<f32>,
 }
 
 /// Bytes of scratch of one thread for lists of up to `positions` keys of `key_width` numbers, and values.
 pub fn scratch_bytes(positions: usize, key_width: usize, value_width: usize) -> usize {
-    let scores = TOGETHER_MIN.max(SCORES_BYTES / (4 * row_numbers(positions))).min(TOGETHER_MAX);
     let rows = 2 * TOGETHER_MAX * key_width + TOGETHER_MAX * value_width.next_multiple_of(LANES);
-    let tiles = TILE * key_width.max(value_width.next_multiple_of(LANES)) + TILE * TOGETHER_MAX;
-    4 * (scores * row_numbers(positions) + rows + tiles)
+    4 * (together(positions) * row_numbers(positions) + rows + tile_numbers(key_width, value_width))
 }
 
-/// Numbers of a row of scores: whole tiles, and room for whole vectors from any first key on.
-fn row_numbers(positions: usize) -> usize {
-    positions.next_multiple_of(TILE) + TILE
+/// How many queries go over so many positions together.
+fn together(positions: usize) -> usize {
+    (SCORES_BYTES / (4 * row_numbers(positions))).clamp(TOGETHER_MIN, TOGETHER_MAX)
 }
 
 /// `out[n] = Σ softmax(scale · q_n·k_i) · v_i` over the positions that query n sees; zeros if it sees none.
@@ -73,60 +60,14 @@ fn attend_on(
     scratch: &mut Scratch,
     out: &mut [f32],
 ) {
-    assert!(
-        queries.iter().all(|q| q.vector.len() == keys.width()),
-        "a query and the keys have different widths"
-    );
     let mut out = &mut out[..queries.len() * values.width()];
     for alike in queries.chunk_by(|a, b| share_keys(a.visible, b.visible)) {
-        let together = SCORES_BYTES / (4 * row_numbers(list_of(alike).len()));
-        for queries in alike.chunks(together.clamp(TOGETHER_MIN, TOGETHER_MAX)) {
+        for queries in alike.chunks(together(list_of(alike).len())) {
             let (of_these, rest) = out.split_at_mut(queries.len() * values.width());
             attend_together(isa, queries, keys, values, scale, scratch, of_these);
             out = rest;
         }
     }
-}
-
-/// Whether two queries can go over one list of keys: two ranges, over one that covers both; two selections, if they are the
-/// same.
-fn share_keys(a: Visible<'_>, b: Visible<'_>) -> bool {
-    match (a, b) {
-        (Visible::Range { .. }, Visible::Range { .. }) => true,
-        (Visible::Selected(a), Visible::Selected(b)) => std::ptr::eq(a, b),
-        _ => false,
-    }
-}
-
-/// The keys that queries which share them go over: a selection, or a range from the start of a block on.
-fn list_of<'a>(queries: &[Query<'a>]) -> Visible<'a> {
-    let visible = queries.iter().map(|q| q.visible).filter(|v| !v.is_empty());
-    let cover = |a, b| match (a, b) {
-        (Visible::Range { start: a, end: b }, Visible::Range { start, end }) => {
-            Visible::Range { start: a.min(start), end: b.max(end) }
-        }
-        (a, _) => a,
-    };
-    match visible.reduce(cover) {
-        Some(Visible::Range { start, end }) => Visible::Range { start: start / TILE * TILE, end },
-        Some(selected) => selected,
-        None => Visible::Range { start: 0, end: 0 },
-    }
-}
-
-/// Which of the keys of the list a query sees.
-fn part_of(list: Visible<'_>, visible: Visible<'_>) -> Range<usize> {
-    match (list, visible) {
-        (Visible::Range { start: first, .. }, Visible::Range { start, end }) if start < end => {
-            start - first..end - first
-        }
-        (Visible::Selected(_), _) => 0..visible.len(),
-        _ => 0..0,
-    }
-}
-
-fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
-    a.start.max(b.start)..a.end.min(b.end)
 }
 
 /// [`attend`] for up to `TOGETHER_MAX` queries that share their keys.
@@ -139,225 +80,35 @@ fn attend_together(
     scratch: &mut Scratch,
     out: &mut [f32],
 ) {
-    let list = list_of(queries);
-    if list.is_empty() {
-        return out.fill(0.0);
-    }
-    assert!(list.position(list.len() - 1) < keys.len().min(values.len()), "a query sees more than there is");
-    let mut parts = [const { 0..0 }; TOGETHER_MAX];
-    for (part, query) in parts.iter_mut().zip(queries) {
-        *part = part_of(list, query.visible);
-    }
-    let parts = &parts[..queries.len()];
-    let stride = row_numbers(list.len());
-    grow(&mut scratch.scores, queries.len() * stride);
-    let width = keys.width();
-    grow(&mut scratch.queries, queries.len() * width);
-    for (query, scaled) in queries.iter().zip(scratch.queries.chunks_exact_mut(width)) {
-        scale_isa(isa, query.vector, scale, keys.exact(), scaled);
-    }
-    score(isa, parts, list, keys, stride, scratch);
-
+    let of = Together::of(isa, queries, keys, values);
+    let Scratch { queries: scaled, scores, tile, mixed } = scratch;
+    let stride = row_numbers(of.list.len());
+    grow(scores, queries.len() * stride);
+    scaled.fill(isa, queries, scale, keys);
+    score(&of, scaled, keys, 0..of.tiles(), tile, scores, stride);
     let mut sums = [0f32; TOGETHER_MAX];
-    let rows = scratch.scores.chunks_exact_mut(stride).zip(&mut sums);
-    for ((query, part), (scores, sum)) in queries.iter().zip(parts).zip(rows) {
-        // Scores of keys that it does not see take no part, and the rest is whole vectors.
-        let end = part.start + part.len().next_multiple_of(LANES);
-        scores[part.end..end].fill(f32::NEG_INFINITY);
-        *sum = weigh_isa(isa, &mut scores[part.start..end], query.sink, values.exact());
+    for (((query, part), scores), sum) in
+        queries.iter().zip(of.parts()).zip(scores.chunks_exact_mut(stride)).zip(&mut sums)
+    {
+        *sum = weigh(isa, part, query.sink, values, scores);
     }
-
     let row = values.width().next_multiple_of(LANES);
-    mix(isa, parts, list, values, stride, scratch);
-    let rows = scratch.mixed.chunks_exact(row).zip(out.chunks_exact_mut(values.width()));
-    for ((mixed, out), (sum, part)) in rows.zip(sums.iter().zip(parts)) {
-        match part.is_empty() {
-            true => out.fill(0.0),
-            false => divide_isa(isa, mixed, *sum, out),
-        }
-    }
-}
-
-/// Room for so many numbers, whatever they are.
-fn grow(scratch: &mut Vec<f32>, numbers: usize) {
-    if scratch.len() < numbers {
-        scratch.resize(numbers, 0.0);
-    }
-}
-
-for_each_isa! { fn scale_isa(query: &[f32], scale: f32, exact: bool, scaled: &mut [f32]) = scale_body }
-
-/// A query as it meets the keys.
-#[inline(always)]
-fn scale_body(query: &[f32], scale: f32, exact: bool, scaled: &mut [f32]) {
-    for (scaled, q) in scaled.iter_mut().zip(query) {
-        *scaled = q * scale;
-    }
-    if exact {
-        scaled.iter_mut().for_each(|q| *q = factor(*q));
-    }
-}
-
-for_each_isa! { fn divide_isa(mixed: &[f32], sum: f32, out: &mut [f32]) = divide_body }
-
-#[inline(always)]
-fn divide_body(mixed: &[f32], sum: f32, out: &mut [f32]) {
-    for (out, mixed) in out.iter_mut().zip(mixed) {
-        *out = mixed / sum;
-    }
-}
-
-/// Scores of all keys that each query sees, and of some that it does not see, which are not to be used.
-fn score(
-    isa: Isa,
-    parts: &[Range<usize>],
-    list: Visible<'_>,
-    keys: Cached<'_>,
-    stride: usize,
-    scratch: &mut Scratch,
-) {
-    let (width, exact) = (keys.width(), keys.exact());
-    let Scratch { scores, queries, tile, lanes, turned, .. } = scratch;
-    grow(tile, TILE * width);
-    let blocks_of_queries = parts.len().div_ceil(LANES);
-    if keys.order() == Order::Rows {
-        turn(&queries[..parts.len() * width], width, lanes, blocks_of_queries * LANES);
-        grow(turned, TILE * TOGETHER_MAX);
-    }
-    for first in (0..list.len()).step_by(TILE) {
-        let count = TILE.min(list.len() - first);
-        let mut ahead = keys.ahead(list, first + TILE);
-        match keys.order() {
-            Order::Lanes => {
-                keys.lanes(isa, list, first, count, tile);
-                let b = Strided { numbers: tile, stride: TILE };
-                for (i, parts) in parts.chunks(ROWS).enumerate() {
-                    let (start, end) = parts.iter().fold((usize::MAX, 0), |(start, end), part| {
-                        (start.min(part.start), end.max(part.end))
-                    });
-                    if first + count <= start || end <= first {
-                        continue;
-                    }
-                    let blocks = count.min(end - first).div_ceil(LANES);
-                    let a = Strided { numbers: &queries[i * ROWS * width..], stride: width };
-                    let product =
-                        Product { a, b, rows: parts.len(), depth: width, blocks, exact, onto: false };
-                    multiply(isa, product, &mut scores[i * ROWS * stride + first..], stride, &mut ahead);
-                }
-            }
-            Order::Rows => {
-                keys.rows(isa, list, first, count, tile, width);
-                let (a, b) = (
-                    Strided { numbers: tile, stride: width },
-                    Strided { numbers: lanes, stride: blocks_of_queries * LANES },
-                );
-                let (rows, blocks) = (count, blocks_of_queries);
-                let product = Product { a, b, rows, depth: width, blocks, exact, onto: false };
-                multiply(isa, product, turned, TOGETHER_MAX, &mut ahead);
-                for (q, scores) in scores.chunks_exact_mut(stride).take(parts.len()).enumerate() {
-                    let column = turned[q..].iter().step_by(TOGETHER_MAX);
-                    scores[first..first + count].iter_mut().zip(column).for_each(|(s, t)| *s = *t);
-                }
-            }
-        }
-    }
-}
-
-/// `to[j, i] = from[i, j]`, rows of `to` being `stride` long.
-fn turn(from: &[f32], width: usize, to: &mut Vec<f32>, stride: usize) {
-    grow(to, width * stride);
-    for (i, row) in from.chunks_exact(width).enumerate() {
-        to[i..].iter_mut().step_by(stride).zip(row).for_each(|(to, v)| *to = *v);
-    }
-}
-
-for_each_isa! { fn weigh_isa(scores: &mut [f32], sink: Option<f32>, exact: bool) -> f32 = weigh_body }
-
-/// Scores to weights, and the sum of these, to which a sink adds its share. Scores are whole vectors.
-#[inline(always)]
-fn weigh_body(scores: &mut [f32], sink: Option<f32>, exact: bool) -> f32 {
-    let (scores, _) = scores.as_chunks_mut::<LANES>();
-    // A NaN must reach the output instead of losing every comparison.
-    let (mut max, mut nan) = ([sink.unwrap_or(f32::NEG_INFINITY); LANES], [false; LANES]);
-    for chunk in &*scores {
-        for j in 0..LANES {
-            max[j] = if chunk[j] > max[j] { chunk[j] } else { max[j] };
-            nan[j] |= chunk[j].is_nan();
-        }
-    }
-    let any_nan = nan.iter().any(|n| *n);
-    let max = if any_nan { f32::NAN } else { max.iter().fold(max[0], |m, v| if *v > m { *v } else { m }) };
-    // Two loops, or the sums are not vectorised.
-    if !exact {
-        for s in scores.as_flattened_mut() {
-            *s = math::exp(*s - max);
-        }
-    } else if max.is_finite() {
-        for s in scores.as_flattened_mut() {
-            *s = power_factor(*s - max);
-        }
-    } else {
-        for s in scores.as_flattened_mut() {
-            *s = factor(math::exp(*s - max));
-        }
-    }
-    let mut lanes = [0f32; LANES];
-    for chunk in &*scores {
-        for j in 0..LANES {
-            lanes[j] += chunk[j];
-        }
-    }
-    reduce(lanes) + sink.map_or(0.0, |s| math::exp(s - max))
-}
-
-/// `mixed[n] = Σ weight · value` over the values that query n sees.
-fn mix(
-    isa: Isa,
-    parts: &[Range<usize>],
-    list: Visible<'_>,
-    values: Cached<'_>,
-    stride: usize,
-    scratch: &mut Scratch,
-) {
-    let row = values.width().next_multiple_of(LANES);
-    let Scratch { scores, tile, mixed, .. } = scratch;
-    grow(tile, TILE * row);
-    mixed.clear();
-    mixed.resize(parts.len() * row, 0.0);
-    for first in (0..list.len()).step_by(TILE) {
-        let these = first..first + TILE.min(list.len() - first);
-        values.rows(isa, list, first, these.len(), tile, row);
-        let mut ahead = values.ahead(list, first + TILE);
-        let mut add = |queries: Range<usize>, keys: Range<usize>| {
-            if keys.is_empty() {
-                return;
-            }
-            let a = Strided { numbers: &scores[queries.start * stride + keys.start..], stride };
-            let b = Strided { numbers: &tile[(keys.start - first) * row..], stride: row };
-            let (rows, depth, blocks) = (queries.len(), keys.len(), row / LANES);
-            let product = Product { a, b, rows, depth, blocks, exact: values.exact(), onto: true };
-            multiply(isa, product, &mut mixed[queries.start * row..], row, &mut ahead);
-        };
-        // Together what all of some queries see, one by one what only some of them do.
-        for start in (0..parts.len()).step_by(ROWS) {
-            let some = start..(start + ROWS).min(parts.len());
-            let common = parts[some.clone()].iter().fold(these.clone(), |all, part| overlap(&all, part));
-            if common.is_empty() {
-                some.for_each(|q| add(q..q + 1, overlap(&parts[q], &these)));
-                continue;
-            }
-            some.clone().for_each(|q| add(q..q + 1, overlap(&parts[q], &(these.start..common.start))));
-            add(some.clone(), common.clone());
-            some.for_each(|q| add(q..q + 1, overlap(&parts[q], &(common.end..these.end))));
-        }
+    grow(mixed, queries.len() * row);
+    mix(&of, values, scores, stride, tile, &mut mixed[..queries.len() * row]);
+    for (q, out) in out.chunks_exact_mut(values.width()).enumerate() {
+        of.divide(q, &mixed[q * row..], sums[q], out);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::cache::Order;
+    use super::super::exact::factor;
     use super::super::testing::{bits, noise};
-    use super::super::{KvCache, KvType};
+    use super::super::{KvCache, KvType, Visible};
     use super::*;
+    use crate::math;
+    use calypte_quant::reference::reduce;
     use half::f16;
 
     /// The canonical sequence, as plainly as it can be said. Keys and values are rows as they were pushed.

@@ -1,0 +1,337 @@
+//! The steps of attention, for queries that go over one list of keys together: scores, weights, sums of values. Each goes over the
+//! tiles and columns that it is given, so that one thread may take all of them or several their shares.
+
+use std::ops::Range;
+
+use calypte_quant::reference::{LANES, reduce};
+
+use super::cache::{BLOCK_POSITIONS as TILE, Cached, Order};
+use super::exact::{factor, power_factor};
+use super::multiply::{Product, Strided, multiply};
+use super::{Query, Visible};
+use crate::isa::for_each_isa;
+use crate::{Isa, math};
+
+/// Queries that go over the cache together at most.
+pub(super) const TOGETHER_MAX: usize = 64;
+/// Queries whose ranges of keys are looked at together.
+const ROWS: usize = 6;
+
+/// Numbers of a row of scores: whole tiles, room for whole vectors from any first key on, and behind them for one number more.
+pub(super) fn row_numbers(positions: usize) -> usize {
+    positions.next_multiple_of(TILE) + TILE
+}
+
+/// Room for so many numbers, whatever they are.
+pub(super) fn grow(scratch: &mut Vec<f32>, numbers: usize) {
+    if scratch.len() < numbers {
+        scratch.resize(numbers, 0.0);
+    }
+}
+
+/// Whether two queries can go over one list of keys: two ranges, over one that covers both; two selections, if they are the
+/// same.
+pub(super) fn share_keys(a: Visible<'_>, b: Visible<'_>) -> bool {
+    match (a, b) {
+        (Visible::Range { .. }, Visible::Range { .. }) => true,
+        (Visible::Selected(a), Visible::Selected(b)) => std::ptr::eq(a, b),
+        _ => false,
+    }
+}
+
+/// The keys that some queries go over together, and which of them each sees.
+pub(super) struct Together<'a> {
+    pub isa: Isa,
+    /// A selection, or a range from the start of a block on.
+    pub list: Visible<'a>,
+    parts: [Range<usize>; TOGETHER_MAX],
+    queries: usize,
+}
+
+impl<'a> Together<'a> {
+    /// Of at most `TOGETHER_MAX` queries that share their keys.
+    ///
+    /// # Panics
+    /// If a query is not as wide as the keys, or sees more than there is.
+    pub fn of(isa: Isa, queries: &[Query<'a>], keys: Cached<'_>, values: Cached<'_>) -> Together<'a> {
+        assert!(
+            queries.iter().all(|q| q.vector.len() == keys.width()),
+            "a query and the keys have different widths"
+        );
+        let list = list_of(queries);
+        let last = list.len().checked_sub(1).map(|i| list.position(i));
+        assert!(
+            last.is_none_or(|last| last < keys.len().min(values.len())),
+            "a query sees more than there is"
+        );
+        let mut parts = [const { 0..0 }; TOGETHER_MAX];
+        for (part, query) in parts.iter_mut().zip(queries) {
+            *part = part_of(list, query.visible);
+        }
+        Together { isa, list, parts, queries: queries.len() }
+    }
+
+    /// Which keys of the list each query sees.
+    pub fn parts(&self) -> &[Range<usize>] {
+        &self.parts[..self.queries]
+    }
+
+    /// How many tiles the list has.
+    pub fn tiles(&self) -> usize {
+        self.list.len().div_ceil(TILE)
+    }
+
+    /// The result of query `q`, or some columns of it: sums of values by the sum of weights; zeros where it sees nothing.
+    pub fn divide(&self, q: usize, mixed: &[f32], sum: f32, out: &mut [f32]) {
+        match self.parts()[q].is_empty() {
+            true => out.fill(0.0),
+            false => divide_isa(self.isa, mixed, sum, out),
+        }
+    }
+}
+
+/// The keys that queries which share them go over.
+pub(super) fn list_of<'a>(queries: &[Query<'a>]) -> Visible<'a> {
+    let visible = queries.iter().map(|q| q.visible).filter(|v| !v.is_empty());
+    let cover = |a, b| match (a, b) {
+        (Visible::Range { start: a, end: b }, Visible::Range { start, end }) => {
+            Visible::Range { start: a.min(start), end: b.max(end) }
+        }
+        (a, _) => a,
+    };
+    match visible.reduce(cover) {
+        Some(Visible::Range { start, end }) => Visible::Range { start: start / TILE * TILE, end },
+        Some(selected) => selected,
+        None => Visible::Range { start: 0, end: 0 },
+    }
+}
+
+/// Which of the keys of the list a query sees.
+fn part_of(list: Visible<'_>, visible: Visible<'_>) -> Range<usize> {
+    match (list, visible) {
+        (Visible::Range { start: first, .. }, Visible::Range { start, end }) if start < end => {
+            start - first..end - first
+        }
+        (Visible::Selected(_), _) => 0..visible.len(),
+        _ => 0..0,
+    }
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
+    a.start.max(b.start)..a.end.min(b.end)
+}
+
+/// Queries as they meet the keys.
+#[derive(Debug, Default)]
+pub(super) struct Scaled {
+    /// `[queries, width]`
+    rows: Vec<f32>,
+    /// The same with queries in the lanes, where keys are not: `[width, queries in whole vectors]`.
+    lanes: Vec<f32>,
+}
+
+impl Scaled {
+    /// Multiplies all of them with the scale.
+    pub fn fill(&mut self, isa: Isa, queries: &[Query<'_>], scale: f32, keys: Cached<'_>) {
+        let width = keys.width();
+        grow(&mut self.rows, queries.len() * width);
+        for (query, scaled) in queries.iter().zip(self.rows.chunks_exact_mut(width)) {
+            scale_isa(isa, query.vector, scale, keys.exact(), scaled);
+        }
+        if keys.order() == Order::Rows {
+            let stride = queries.len().next_multiple_of(LANES);
+            grow(&mut self.lanes, width * stride);
+            for (i, row) in self.rows.chunks_exact(width).take(queries.len()).enumerate() {
+                self.lanes[i..].iter_mut().step_by(stride).zip(row).for_each(|(to, v)| *to = *v);
+            }
+        }
+    }
+}
+
+for_each_isa! { pub(super) fn scale_isa(query: &[f32], scale: f32, exact: bool, scaled: &mut [f32]) = scale_body }
+
+/// A query as it meets the keys.
+#[inline(always)]
+fn scale_body(query: &[f32], scale: f32, exact: bool, scaled: &mut [f32]) {
+    for (scaled, q) in scaled.iter_mut().zip(query) {
+        *scaled = q * scale;
+    }
+    if exact {
+        scaled.iter_mut().for_each(|q| *q = factor(*q));
+    }
+}
+
+/// A tile of keys or values, and what else a thread needs for a tile.
+#[derive(Debug, Default)]
+pub(super) struct Tile {
+    numbers: Vec<f32>,
+    /// Scores of a tile with queries in the lanes.
+    turned: Vec<f32>,
+}
+
+/// Numbers of a [`Tile`] at most.
+pub(super) fn tile_numbers(key_width: usize, value_width: usize) -> usize {
+    TILE * key_width.max(value_width.next_multiple_of(LANES)) + TILE * TOGETHER_MAX
+}
+
+/// Scores of the keys of some tiles that each query sees, and of some that it does not see, which are not to be used. A row of
+/// `scores` belongs to a query and starts with the first of these tiles; rows are `stride` apart.
+pub(super) fn score(
+    of: &Together<'_>,
+    queries: &Scaled,
+    keys: Cached<'_>,
+    tiles: Range<usize>,
+    tile: &mut Tile,
+    scores: &mut [f32],
+    stride: usize,
+) {
+    let (list, parts, isa) = (of.list, of.parts(), of.isa);
+    let (width, exact) = (keys.width(), keys.exact());
+    let Tile { numbers: tile, turned } = tile;
+    grow(tile, TILE * width);
+    grow(turned, TILE * TOGETHER_MAX);
+    let blocks_of_queries = parts.len().div_ceil(LANES);
+    for (first, scores_at) in tiles.map(|t| t * TILE).zip((0..).step_by(TILE)) {
+        let Some(count) = list.len().checked_sub(first).map(|left| left.min(TILE)) else { return };
+        let mut ahead = keys.ahead(list, first + TILE);
+        match keys.order() {
+            Order::Lanes => {
+                keys.lanes(isa, list, first, count, tile);
+                let b = Strided { numbers: tile, stride: TILE };
+                for (i, parts) in parts.chunks(ROWS).enumerate() {
+                    let (start, end) = parts.iter().fold((usize::MAX, 0), |(start, end), part| {
+                        (start.min(part.start), end.max(part.end))
+                    });
+                    if first + count <= start || end <= first {
+                        continue;
+                    }
+                    let blocks = count.min(end - first).div_ceil(LANES);
+                    let a = Strided { numbers: &queries.rows[i * ROWS * width..], stride: width };
+                    let product =
+                        Product { a, b, rows: parts.len(), depth: width, blocks, exact, onto: false };
+                    multiply(isa, product, &mut scores[i * ROWS * stride + scores_at..], stride, &mut ahead);
+                }
+            }
+            Order::Rows => {
+                keys.rows(isa, list, first, count, tile, width);
+                let (a, b) = (
+                    Strided { numbers: tile, stride: width },
+                    Strided { numbers: &queries.lanes, stride: blocks_of_queries * LANES },
+                );
+                let (rows, blocks) = (count, blocks_of_queries);
+                let product = Product { a, b, rows, depth: width, blocks, exact, onto: false };
+                multiply(isa, product, turned, TOGETHER_MAX, &mut ahead);
+                for (q, scores) in scores.chunks_exact_mut(stride).take(parts.len()).enumerate() {
+                    let column = turned[q..].iter().step_by(TOGETHER_MAX);
+                    scores[scores_at..scores_at + count].iter_mut().zip(column).for_each(|(s, t)| *s = *t);
+                }
+            }
+        }
+    }
+}
+
+/// Weights of the keys that a query sees, in place of its row of scores from the first key of the list on, and their sum.
+pub(super) fn weigh(
+    isa: Isa,
+    part: &Range<usize>,
+    sink: Option<f32>,
+    values: Cached<'_>,
+    scores: &mut [f32],
+) -> f32 {
+    // Scores of keys that it does not see take no part, and the rest is whole vectors.
+    let end = part.start + part.len().next_multiple_of(LANES);
+    scores[part.end..end].fill(f32::NEG_INFINITY);
+    weigh_isa(isa, &mut scores[part.start..end], sink, values.exact())
+}
+
+for_each_isa! { fn weigh_isa(scores: &mut [f32], sink: Option<f32>, exact: bool) -> f32 = weigh_body }
+
+/// Scores to weights, and the sum of these, to which a sink adds its share. Scores are whole vectors.
+#[inline(always)]
+fn weigh_body(scores: &mut [f32], sink: Option<f32>, exact: bool) -> f32 {
+    let (scores, _) = scores.as_chunks_mut::<LANES>();
+    // A NaN must reach the output instead of losing every comparison.
+    let (mut max, mut nan) = ([sink.unwrap_or(f32::NEG_INFINITY); LANES], [false; LANES]);
+    for chunk in &*scores {
+        for j in 0..LANES {
+            max[j] = if chunk[j] > max[j] { chunk[j] } else { max[j] };
+            nan[j] |= chunk[j].is_nan();
+        }
+    }
+    let any_nan = nan.iter().any(|n| *n);
+    let max = if any_nan { f32::NAN } else { max.iter().fold(max[0], |m, v| if *v > m { *v } else { m }) };
+    // Two loops, or the sums are not vectorised.
+    if !exact {
+        for s in scores.as_flattened_mut() {
+            *s = math::exp(*s - max);
+        }
+    } else if max.is_finite() {
+        for s in scores.as_flattened_mut() {
+            *s = power_factor(*s - max);
+        }
+    } else {
+        for s in scores.as_flattened_mut() {
+            *s = factor(math::exp(*s - max));
+        }
+    }
+    let mut lanes = [0f32; LANES];
+    for chunk in &*scores {
+        for j in 0..LANES {
+            lanes[j] += chunk[j];
+        }
+    }
+    reduce(lanes) + sink.map_or(0.0, |s| math::exp(s - max))
+}
+
+/// `mixed[n] = Σ weight · value` over the values that query n sees, rows of `mixed` being whole vectors. Rows of `weights` start
+/// with the first key of the list and are `stride` apart.
+pub(super) fn mix(
+    of: &Together<'_>,
+    values: Cached<'_>,
+    weights: &[f32],
+    stride: usize,
+    tile: &mut Tile,
+    mixed: &mut [f32],
+) {
+    let (list, parts, isa) = (of.list, of.parts(), of.isa);
+    let row = values.width().next_multiple_of(LANES);
+    let tile = &mut tile.numbers;
+    grow(tile, TILE * row);
+    mixed.fill(0.0);
+    for first in (0..list.len()).step_by(TILE) {
+        let these = first..first + TILE.min(list.len() - first);
+        values.rows(isa, list, first, these.len(), tile, row);
+        let mut ahead = values.ahead(list, first + TILE);
+        let mut add = |queries: Range<usize>, keys: Range<usize>| {
+            if keys.is_empty() {
+                return;
+            }
+            let a = Strided { numbers: &weights[queries.start * stride + keys.start..], stride };
+            let b = Strided { numbers: &tile[(keys.start - first) * row..], stride: row };
+            let (rows, depth, blocks) = (queries.len(), keys.len(), row / LANES);
+            let product = Product { a, b, rows, depth, blocks, exact: values.exact(), onto: true };
+            multiply(isa, product, &mut mixed[queries.start * row..], row, &mut ahead);
+        };
+        // Together what all of some queries see, one by one what only some of them do.
+        for start in (0..parts.len()).step_by(ROWS) {
+            let some = start..(start + ROWS).min(parts.len());
+            let common = parts[some.clone()].iter().fold(these.clone(), |all, part| overlap(&all, part));
+            if common.is_empty() {
+                some.for_each(|q| add(q..q + 1, overlap(&parts[q], &these)));
+                continue;
+            }
+            some.clone().for_each(|q| add(q..q + 1, overlap(&parts[q], &(these.start..common.start))));
+            add(some.clone(), common.clone());
+            some.for_each(|q| add(q..q + 1, overlap(&parts[q], &(common.end..these.end))));
+        }
+    }
+}
+
+for_each_isa! { fn divide_isa(mixed: &[f32], sum: f32, out: &mut [f32]) = divide_body }
+
+#[inline(always)]
+fn divide_body(mixed: &[f32], sum: f32, out: &mut [f32]) {
+    for (out, mixed) in out.iter_mut().zip(mixed) {
+        *out = mixed / sum;
+    }
+}
