@@ -159,7 +159,7 @@ impl Engine {
     /// A new, empty timeline.
     pub fn session(&self) -> Session {
         Session {
-            kv: Kv::new(&self.catalog.arch, self.options.context),
+            kv: Kv::new(&self.catalog.arch, self.options.kv(&self.catalog), self.options.context),
             tokens: Vec::new(),
             logits: Vec::new(),
         }

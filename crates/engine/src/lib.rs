@@ -22,6 +22,7 @@ mod stopwatch;
 
 pub use calypte_checkpoint as checkpoint;
 pub use calypte_disk::{DiskOptions, IoMode};
+pub use calypte_kernels::attention::KvType;
 pub use calypte_kernels::{Isa, Precision, UnknownIsa};
 pub use calypte_model::Observer;
 pub use calypte_text as text;

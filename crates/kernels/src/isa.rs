@@ -14,7 +14,7 @@ pub enum Isa {
     Neon,
     /// AArch64 with the dot product instruction of ARMv8.2.
     Dotprod,
-    /// x86-64 with AVX2 and F16C.
+    /// x86-64 with AVX2, FMA and F16C.
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL and VNNI.
     Avx512,
@@ -67,7 +67,10 @@ impl Isa {
         let mut tiers = vec![Isa::Scalar];
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+            if is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+            {
                 tiers.push(Isa::Avx2);
                 if is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")

@@ -322,7 +322,10 @@ fn plans_say_everything_before_a_weight_is_read() {
     assert_eq!(number("/cold_read_bytes_per_token"), 5 * 3 * 3 * 32 * 32 * 2);
     // f32: the latent of 32 and the rotated key of 8 in 8 layers, the indexer's key of 64 in 4.
     assert_eq!(number("/kv_bytes_per_token"), (8 * (32 + 8) + 4 * 64) * 4);
-    assert_eq!(number("/budget/kv_bytes"), 100 * number("/kv_bytes_per_token"));
+    // In blocks of 64 positions.
+    assert_eq!(number("/budget/kv_bytes"), 128 * number("/kv_bytes_per_token"));
+    let half = run(&words("plan {M} --json --no-probe --kv f16", &[("M", &model)])).ok().json();
+    assert_eq!(half["kv_bytes_per_token"].as_u64(), Some(number("/kv_bytes_per_token") / 2));
     assert_eq!(got["layers"].as_array().map(Vec::len), Some(5));
     let parts = ["resident", "kv", "working", "program", "expert_cache"];
     let sum: u64 = parts.iter().map(|p| number(&format!("/budget/{p}_bytes"))).sum();

@@ -12,8 +12,7 @@ pub fn dot_peak_gmac_s() -> f64 {
     f64::NAN
 }
 
-/// Multiply-accumulates a second, in 10⁹, of the widest float multiplication followed by an addition; NaN where this is
-/// not known.
+/// Multiply-accumulates a second, in 10⁹, of the widest fused multiplication and addition; NaN where this is not known.
 pub fn float_peak_gmac_s() -> f64 {
     #[cfg(target_arch = "x86_64")]
     if Isa::get() == Isa::Avx512 {
@@ -70,7 +69,7 @@ mod avx512 {
         let mut sums = [_mm512_set1_ps(1.0); CHAINS];
         for _ in 0..TURNS {
             for s in &mut sums {
-                *s = _mm512_add_ps(_mm512_mul_ps(*s, a), b);
+                *s = _mm512_fmadd_ps(*s, a, b);
             }
         }
         let mut total = 0.0;
