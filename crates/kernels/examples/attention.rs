@@ -6,11 +6,13 @@
 //! Multiply-accumulates are those of keys and values that a query sees; softmax costs time and counts for nothing. Every figure
 //! is the median of `RUNS` runs; peak and attention alternate, since the machine's speed drifts.
 
-use std::hint::black_box;
+mod common;
+
 use std::time::Instant;
 
 use calypte_kernels::attention::{Heads, KvCache, KvType, Order, Query, Scratch, Visible, attend, grouped};
 use calypte_kernels::{Isa, Team};
+use common::{median, peak::float_peak_gmac_s, percent};
 
 /// Runs of which the median counts.
 const RUNS: usize = 7;
@@ -52,23 +54,19 @@ fn report<C: Case>(name: &str, case: impl FnOnce() -> C) {
         case.run();
         times.push(start.elapsed().as_secs_f64());
     }
-    let (seconds, peak) = (median(times), median(peaks));
+    let (seconds, peak) = (median(&times), median(&peaks));
     let gmac_s = case.macs() as f64 / seconds / 1e9;
     let gb_s = case.cache_bytes() as f64 / seconds / 1e9;
-    let share = match peak {
-        0.0 => "peak not known".to_string(),
-        _ => format!("{:3.0} % of {peak:4.1}", 100.0 * gmac_s / peak),
+    let share = if peak.is_nan() {
+        "peak not known".to_string()
+    } else {
+        format!("{} of {peak:4.1}", percent(gmac_s, peak))
     };
     println!("{name:48} {gmac_s:5.1} GMAC/s = {share}, {gb_s:4.1} GB/s");
 }
 
 fn noise(n: usize) -> Vec<f32> {
     (0..n).map(|i| (i * 7919 % 2003) as f32 / 1001.5 - 1.0).collect()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Keys that rows at positions `first ..` see, in all.
@@ -194,36 +192,4 @@ impl Case for LatentCase {
     fn cache_bytes(&self) -> usize {
         self.bytes
     }
-}
-
-/// Multiply-accumulates a second, in 10⁹, of the widest fused multiplication and addition in a loop of nothing else; 0 where
-/// this is not known.
-fn float_peak_gmac_s() -> f64 {
-    #[cfg(target_arch = "x86_64")]
-    if Isa::get() == Isa::Avx512 {
-        use std::arch::x86_64::*;
-        const TURNS: usize = 1_000_000;
-        /// Enough independent sums to hide the latency.
-        const CHAINS: usize = 16;
-        #[target_feature(enable = "avx512f")]
-        fn products() -> f32 {
-            let (a, b) = (_mm512_set1_ps(black_box(0.999)), _mm512_set1_ps(black_box(0.5)));
-            let mut sums = [_mm512_set1_ps(1.0); CHAINS];
-            for _ in 0..TURNS {
-                for s in &mut sums {
-                    *s = _mm512_fmadd_ps(*s, a, b);
-                }
-            }
-            let mut total = 0.0;
-            for s in sums {
-                total += _mm512_reduce_add_ps(s);
-            }
-            total
-        }
-        let start = Instant::now();
-        // SAFETY: this tier is only ever chosen where the processor has these instructions.
-        black_box(unsafe { products() });
-        return (TURNS * CHAINS * 16) as f64 / start.elapsed().as_secs_f64() / 1e9;
-    }
-    0.0
 }

@@ -4,16 +4,22 @@
 //!     cargo run --release -p calypte-kernels --example kernels [FORMAT …]
 //!     CALYPTE_ISA=avx2 cargo run --release -p calypte-kernels --example kernels Q4_K
 //!
-//! Every figure is the median of `RUNS` runs; ceilings and products alternate, since the machine's speed drifts.
+//! Every figure is the best and the median of `RUNS` runs; ceilings and products alternate, since the machine's speed drifts.
+//! The ceiling of reading is that of the way which was fastest, by the median, when all ways were tried at the start
+//! (`common/read.rs`); the best of it is the best pass of any way so far.
 
-use std::hint::black_box;
-use std::time::Instant;
+mod common;
 
 use calypte_kernels::{Activations, Isa, Precision, Team, matmul};
 use calypte_quant::{DType, Matrix};
+use common::peak::dot_peak_gmac_s;
+use common::read::{Way, ways};
+use common::{highest, median, percent, seconds, whole};
 
-/// Runs of which the median counts.
+/// Runs of which best and median count.
 const RUNS: usize = 7;
+/// Passes over memory in each of the ways to read it.
+const READ_PASSES: usize = 11;
 /// Weights of the matrix-vector product, several times a last-level cache unless that is enormous.
 const VECTOR_WEIGHT_BYTES: usize = 1 << 29;
 const COLS: usize = 2048;
@@ -25,37 +31,64 @@ fn main() {
     let asked: Vec<String> = std::env::args().skip(1).collect();
     let formats: Vec<DType> =
         DType::ALL.into_iter().filter(|d| asked.is_empty() || asked.iter().any(|a| a == d.name())).collect();
+    let tier = Isa::get().name();
     println!(
-        "tier {}, one thread, medians of {RUNS}, memory holding {} MiB",
-        Isa::get().name(),
+        "tier {tier}, one thread, best and median of {RUNS}, memory holding {} MiB",
         VECTOR_WEIGHT_BYTES >> 20
     );
     let team = Team::new(1);
     let memory = vec![1u64; VECTOR_WEIGHT_BYTES / 8];
+    let (way, mut read_best) = quickest_way(&memory);
     for dtype in formats {
         let vector = Case::new(dtype, VECTOR_WEIGHT_BYTES / dtype.row_bytes(COLS).expect("whole blocks"));
-        let mut read = Vec::new();
-        let mut vector_seconds = Vec::new();
-        let mut tile_seconds = BATCHES.map(|_| Vec::new());
-        let mut peak = Vec::new();
         let tile = Case::new(dtype, TILE_ROWS);
+        let (mut read, mut vector_gb_s, mut peak) = (Vec::new(), Vec::new(), Vec::new());
+        let mut tile_gmac_s = BATCHES.map(|_| Vec::new());
         for _ in 0..RUNS {
-            read.push(memory.len() as f64 * 8.0 / seconds(|| read_all(&memory)) / 1e9);
-            vector_seconds.push(vector.seconds(&team, 1));
+            read.push(way.gb_s(&memory));
+            vector_gb_s.push(vector.bytes.len() as f64 / vector.seconds(&team, 1) / 1e9);
             peak.push(dot_peak_gmac_s());
-            for (batch, seconds) in BATCHES.iter().zip(&mut tile_seconds) {
-                seconds.push(tile.seconds(&team, *batch));
+            for (batch, gmac_s) in BATCHES.iter().zip(&mut tile_gmac_s) {
+                gmac_s.push((TILE_ROWS * COLS * batch) as f64 / tile.seconds(&team, *batch) / 1e9);
             }
         }
-        let (read, peak, vector_seconds) = (median(read), median(peak), median(vector_seconds));
-        let gb_s = vector.bytes.len() as f64 / vector_seconds / 1e9;
-        print!("{:7} ×1 {gb_s:5.1} of {read:4.1} GB/s = {:3.0} %", dtype.name(), 100.0 * gb_s / read);
-        for (batch, seconds) in BATCHES.iter().zip(tile_seconds) {
-            let gmac_s = (TILE_ROWS * COLS * batch) as f64 / median(seconds) / 1e9;
-            print!(" │ ×{batch} {gmac_s:4.0} GMAC/s = {:3.0} %", 100.0 * gmac_s / peak);
+        read_best = read_best.max(highest(&read));
+        println!("{}", dtype.name());
+        let (best, mid) = (highest(&vector_gb_s), median(&vector_gb_s));
+        print!("  ×1   best {best:5.1} of {read_best:4.1} GB/s = {}", percent(best, read_best));
+        println!(", median {mid:5.1} of {:4.1} = {}", median(&read), percent(mid, median(&read)));
+        let (peak_best, peak_mid) = (highest(&peak), median(&peak));
+        for (batch, gmac_s) in BATCHES.iter().zip(tile_gmac_s) {
+            let (best, mid) = (highest(&gmac_s), median(&gmac_s));
+            print!(
+                "  ×{batch:<3} best {best:5.0} of {} GMAC/s = {}",
+                whole(peak_best, 4),
+                percent(best, peak_best)
+            );
+            println!(", median {mid:5.0} of {} = {}", whole(peak_mid, 4), percent(mid, peak_mid));
         }
-        println!(" of {peak:.0}");
     }
+}
+
+/// The way in which memory is read fastest, and how fast in 10⁹ bytes a second at best. All ways alternate and are told.
+fn quickest_way(memory: &[u64]) -> (Way, f64) {
+    let mut tried: Vec<(Way, Vec<f64>)> = ways().into_iter().map(|way| (way, Vec::new())).collect();
+    let other = memory.to_vec();
+    for _ in 0..READ_PASSES {
+        for (way, gb_s) in &mut tried {
+            // Out of a large last-level cache, as a product's weights drive it out below.
+            way.gb_s(&other);
+            gb_s.push(way.gb_s(memory));
+        }
+    }
+    println!("memory read in these ways, GB/s, best and median of {READ_PASSES} passes");
+    for (way, gb_s) in &tried {
+        println!("  {:22} {:5.1} {:5.1}", way.name, highest(gb_s), median(gb_s));
+    }
+    let best = tried.iter().map(|(_, gb_s)| highest(gb_s)).fold(f64::NAN, f64::max);
+    let (way, _) =
+        tried.into_iter().max_by(|(_, a), (_, b)| median(a).total_cmp(&median(b))).expect("a way to read");
+    (way, best)
 }
 
 /// A matrix whose bytes are noise, but whose scales are harmless.
@@ -82,53 +115,4 @@ impl Case {
         }
         seconds(|| matmul(team, Precision::Int8, &w, &mut x, &mut out))
     }
-}
-
-fn seconds(work: impl FnOnce()) -> f64 {
-    let start = Instant::now();
-    work();
-    start.elapsed().as_secs_f64()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// One pass over all of it.
-fn read_all(memory: &[u64]) {
-    black_box(black_box(memory).iter().fold(0u64, |sum, v| sum.wrapping_add(*v)));
-}
-
-/// Multiply-accumulates a second, in 10⁹, of the widest integer dot instruction in a loop of nothing else; 0 where
-/// there is none.
-fn dot_peak_gmac_s() -> f64 {
-    #[cfg(target_arch = "x86_64")]
-    if Isa::get() == Isa::Avx512 {
-        use std::arch::x86_64::*;
-        const TURNS: usize = 2_000_000;
-        /// Enough independent sums to hide the latency.
-        const CHAINS: usize = 16;
-        #[target_feature(enable = "avx512f,avx512vnni")]
-        fn dots() -> i32 {
-            let (a, b) = (_mm512_set1_epi8(black_box(3)), _mm512_set1_epi8(black_box(5)));
-            let mut sums = [_mm512_setzero_si512(); CHAINS];
-            for _ in 0..TURNS {
-                for s in &mut sums {
-                    *s = _mm512_dpbusd_epi32(*s, a, b);
-                }
-            }
-            let mut total = 0;
-            for s in sums {
-                total ^= _mm512_reduce_add_epi32(s);
-            }
-            total
-        }
-        let seconds = seconds(|| {
-            // SAFETY: this tier is only ever chosen where the processor has these instructions.
-            black_box(unsafe { dots() });
-        });
-        return (TURNS * CHAINS * 64) as f64 / seconds / 1e9;
-    }
-    0.0
 }

@@ -8,11 +8,14 @@
 //! burst, which says more on a machine that others use. All cases alternate, since the machine's speed drifts. The
 //! neighbour is one spinning thread for each core.
 
+mod common;
+
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use calypte_kernels::Team;
+use common::{lowest, median};
 
 /// Bursts of which the median counts.
 const ROUNDS: usize = 31;
@@ -47,7 +50,7 @@ fn main() {
                     });
                 }
             }
-            let times_us: Vec<(f64, f64)> = times_us.into_iter().map(median_and_lowest).collect();
+            let times_us: Vec<(f64, f64)> = times_us.iter().map(|t| (median(t), lowest(t))).collect();
             let what = if load == Load::Empty { "empty" } else { "fixed work" };
             print!("{what:10} {:16}", if neighbour { "beside neighbour" } else { "alone" });
             for (threads, (median, lowest)) in threads.iter().zip(&times_us) {
@@ -93,9 +96,4 @@ fn beside_neighbour<R>(cores: usize, work: impl FnOnce() -> R) -> R {
         done.store(true, Ordering::Relaxed);
         result
     })
-}
-
-fn median_and_lowest(mut values: Vec<f64>) -> (f64, f64) {
-    values.sort_by(f64::total_cmp);
-    (values[values.len() / 2], values[0])
 }
