@@ -106,11 +106,6 @@ impl Activations {
         &mut self.x[..self.rows * self.cols]
     }
 
-    /// Copies `x` (`rows` × `cols`) in.
-    pub fn copy_from(&mut self, rows: usize, cols: usize, x: &[f32]) {
-        self.fill(rows, cols).copy_from_slice(&x[..rows * cols]);
-    }
-
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows

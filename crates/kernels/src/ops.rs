@@ -11,7 +11,7 @@ for_each_isa! { fn swiglu_isa(gate: &mut [f32], up: &[f32]) = swiglu_body }
 for_each_isa! { fn geglu_tanh_isa(gate: &mut [f32], up: &[f32]) = geglu_tanh_body }
 for_each_isa! { fn swiglu_clamped_isa(gate: &mut [f32], up: &[f32], alpha: f32, limit: f32) = swiglu_clamped_body }
 for_each_isa! { fn axpy_isa(out: &mut [f32], a: f32, x: &[f32]) = axpy_body }
-for_each_isa! { fn softmax_isa(x: &mut [f32], sink: Option<f32>) = softmax_body }
+for_each_isa! { fn softmax_isa(x: &mut [f32]) = softmax_body }
 for_each_isa! { fn add_isa(out: &mut [f32], x: &[f32]) = add_body }
 
 #[inline(always)]
@@ -75,13 +75,12 @@ fn add_body(out: &mut [f32], x: &[f32]) {
     }
 }
 
-/// Scores to weights; a sink is one more score, which only takes its share. Also inlined into the attention of every tier.
+/// The largest of some numbers and `start`; NaN if one of them is, which a comparison would lose.
 #[inline(always)]
-pub(crate) fn softmax_body(scores: &mut [f32], sink: Option<f32>) {
-    // A NaN must reach the output instead of losing every comparison.
-    let (mut max, mut nan) = ([sink.unwrap_or(f32::NEG_INFINITY); LANES], [false; LANES]);
-    let (whole, rest) = scores.as_chunks_mut::<LANES>();
-    for chunk in &*whole {
+pub(crate) fn max_or_nan(numbers: &[f32], start: f32) -> f32 {
+    let (mut max, mut nan) = ([start; LANES], [false; LANES]);
+    let (whole, rest) = numbers.as_chunks::<LANES>();
+    for chunk in whole {
         for j in 0..LANES {
             max[j] = if chunk[j] > max[j] { chunk[j] } else { max[j] };
             nan[j] |= chunk[j].is_nan();
@@ -92,7 +91,14 @@ pub(crate) fn softmax_body(scores: &mut [f32], sink: Option<f32>) {
         nan[j] |= s.is_nan();
     }
     let any_nan = nan.iter().any(|n| *n);
-    let max = if any_nan { f32::NAN } else { max.iter().fold(max[0], |m, v| if *v > m { *v } else { m }) };
+    if any_nan { f32::NAN } else { max.iter().fold(max[0], |m, v| if *v > m { *v } else { m }) }
+}
+
+/// Scores to weights.
+#[inline(always)]
+fn softmax_body(scores: &mut [f32]) {
+    let max = max_or_nan(scores, f32::NEG_INFINITY);
+    let (whole, rest) = scores.as_chunks_mut::<LANES>();
     // Two loops, or the sums are not vectorised.
     for s in whole.as_flattened_mut() {
         *s = math::exp(*s - max);
@@ -107,10 +113,7 @@ pub(crate) fn softmax_body(scores: &mut [f32], sink: Option<f32>) {
         *s = math::exp(*s - max);
         lanes[j] += *s;
     }
-    let mut sum = reduce(lanes);
-    if let Some(sink) = sink {
-        sum += math::exp(sink - max);
-    }
+    let sum = reduce(lanes);
     whole.as_flattened_mut().iter_mut().for_each(|s| *s /= sum);
     rest.iter_mut().for_each(|s| *s /= sum);
 }
@@ -185,7 +188,7 @@ pub fn add(out: &mut [f32], x: &[f32]) {
 
 /// Softmax in place: the largest is subtracted first, the sum is taken in the canonical lanes.
 pub fn softmax(x: &mut [f32]) {
-    softmax_isa(Isa::get(), x, None);
+    softmax_isa(Isa::get(), x);
 }
 
 /// Rotates pairs `(i, i + n/2)` of `x` (n = `x.len()`): the half-split layout. `cos` and `sin` have n/2 entries.

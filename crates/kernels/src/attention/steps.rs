@@ -10,7 +10,7 @@ use super::exact::{factor, power_factor};
 use super::multiply::{Product, Strided, multiply};
 use super::{Query, Visible};
 use crate::isa::for_each_isa;
-use crate::{Isa, math};
+use crate::{Isa, math, ops::max_or_nan};
 
 /// Queries that go over the cache together at most.
 pub(super) const TOGETHER_MAX: usize = 64;
@@ -249,17 +249,8 @@ for_each_isa! { fn weigh_isa(scores: &mut [f32], sink: Option<f32>, exact: bool)
 /// Scores to weights, and the sum of these, to which a sink adds its share. Scores are whole vectors.
 #[inline(always)]
 fn weigh_body(scores: &mut [f32], sink: Option<f32>, exact: bool) -> f32 {
+    let max = max_or_nan(scores, sink.unwrap_or(f32::NEG_INFINITY));
     let (scores, _) = scores.as_chunks_mut::<LANES>();
-    // A NaN must reach the output instead of losing every comparison.
-    let (mut max, mut nan) = ([sink.unwrap_or(f32::NEG_INFINITY); LANES], [false; LANES]);
-    for chunk in &*scores {
-        for j in 0..LANES {
-            max[j] = if chunk[j] > max[j] { chunk[j] } else { max[j] };
-            nan[j] |= chunk[j].is_nan();
-        }
-    }
-    let any_nan = nan.iter().any(|n| *n);
-    let max = if any_nan { f32::NAN } else { max.iter().fold(max[0], |m, v| if *v > m { *v } else { m }) };
     // Two loops, or the sums are not vectorised.
     if !exact {
         for s in scores.as_flattened_mut() {
