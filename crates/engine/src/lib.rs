@@ -24,6 +24,7 @@ pub use calypte_checkpoint as checkpoint;
 pub use calypte_disk::{DiskOptions, IoMode};
 pub use calypte_kernels::Precision;
 pub use calypte_model::Observer;
+pub use calypte_residency::{Evict, LayerSize};
 pub use calypte_text as text;
 
 pub use engine::{Engine, Opening};
