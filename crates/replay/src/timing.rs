@@ -42,14 +42,15 @@ impl Clock {
     pub fn begin(&mut self, timing: &Timing, bytes: u64, misses: usize, experts: usize, top_k: usize) {
         let compute_s = timing.compute_s * experts as f64 / top_k.max(1) as f64;
         let read_s = bytes as f64 / timing.bandwidth_bytes_s;
-        let mut end_s = self.now_s + compute_s;
+        let computed_s = self.now_s + compute_s;
+        let mut end_s = computed_s;
         self.disk_free_s = self.disk_free_s.max(self.now_s) + read_s * misses as f64;
         if misses > 0 {
             // The last to arrive is computed last.
             let arrival_s = self.disk_free_s + timing.latency_s;
             end_s = end_s.max(arrival_s + compute_s / experts.max(1) as f64);
         }
-        self.stall_s += end_s - self.now_s - compute_s;
+        self.stall_s += end_s - computed_s;
         let busy = (read_s * misses as f64 / (end_s - self.now_s).max(f64::MIN_POSITIVE)).min(1.0);
         self.busy += (busy - self.busy) * BUSY_RATE;
         self.end_s = end_s;

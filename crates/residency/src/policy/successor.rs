@@ -36,7 +36,7 @@ const FREQUENCY_MIN: f32 = 0.02;
 /// As above.
 const SUCCESSION_MIN: f32 = 0.003;
 /// Weight of an expectation against the rest, which is hardly above 1.
-const EXPECTED_WEIGHT: f32 = 4.0;
+const EXPECTED_WEIGHT: f32 = 2.0;
 /// What an expectation for the token after the next is worth against one for the next.
 const EXPECTED_DECAY: f32 = 0.85;
 /// Steps with unions larger than this multiple of the smallest are of prompts: what follows what is lost in them.
