@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use calypte_engine::{Engine, Event, Generation, Observer};
+use calypte_engine::{Engine, Event, Generation, Observer, Stop};
 use calypte_replay::{Recorder, TraceLayer};
 use clap::Args;
 use serde_json::json;
@@ -125,11 +125,15 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
         engine.generate(&mut session, &ids, &generation, &mut on_event, &mut routes, cancelled)
     });
     progress.clear();
-    outcome?;
+    let stop = outcome?.stop;
     let mut trace = routes.0.finish();
     trace.fingerprint = engine.catalog().fingerprint;
     trace.budget_bytes = engine.budget().expert_bytes;
     trace.write(&args.out).map_err(|e| Failure::Usage(e.to_string()))?;
+    if stop == Stop::Cancelled {
+        // What was recorded until then is complete and written.
+        return Err(Failure::Interrupted);
+    }
     let stats = engine.cache_stats();
     if args.json {
         let object = json!({

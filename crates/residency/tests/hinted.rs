@@ -38,7 +38,8 @@ fn check(mut policy: impl Evict, steps: &[Step], value: impl Fn(&[Step], u32) ->
         }
         policy.step_touched(0, index as u64 + 1, union);
         let others = (0..EXPERTS).filter(|expert| !union.contains(expert));
-        let values: Vec<(u32, f64)> = others.map(|expert| (expert, value(&steps[..=index], expert))).collect();
+        let values: Vec<(u32, f64)> =
+            others.map(|expert| (expert, value(&steps[..=index], expert))).collect();
         let victim = policy.victim(&[0]).expect("someone").expert;
         let of_victim = values.iter().find(|(expert, _)| *expert == victim).expect("a candidate").1;
         let lowest = values.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
