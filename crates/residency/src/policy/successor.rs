@@ -18,7 +18,7 @@ use crate::predict::Guess;
 use crate::{Key, LayerSize};
 
 /// The default half-life of the frequency, in steps of a layer.
-const HALF_LIFE_STEPS_DEFAULT: u32 = 8;
+const HALF_LIFE_STEPS_DEFAULT: u32 = 6;
 /// Steps after a use in which another use counts as its successor.
 const REACH_STEPS: usize = 3;
 /// What a successor counts, by distance: 0.7 to its power, in units of the table.
@@ -41,14 +41,16 @@ const EXPECTED_WEIGHT: f32 = 2.0;
 const EXPECTED_DECAY: f32 = 0.85;
 /// Steps with unions larger than this multiple of the smallest are of prompts: what follows what is lost in them.
 const PROMPT_FACTOR: usize = 2;
+/// Numbers kept for every expert besides the table: frequency, succession, expectation, uses, and two in the heap.
+const VALUES_PER_EXPERT: u64 = 6;
 /// Decayed sums below this are 0, before they become denormal and slow.
 const NOTHING: f32 = 1e-20;
 
 /// Evicts the expert with the lowest `sqrt(decayed frequency) × succession + expectation`, where succession is the mean,
 /// over the experts of the present step, of how often the candidate followed them within a few steps.
 ///
-/// A step costs one pass over as many rows of the table as it has experts: 2 bytes per pair of experts and layer. O(n) for
-/// the first victim of a step, O(log n) for each other.
+/// A step costs one pass over as many rows of the table as it has experts: 2 bytes per pair of experts and layer, 10 MB for
+/// 75 layers of 256 experts. O(n) for the first victim of a step, O(log n) for each other.
 #[derive(Debug)]
 pub struct Successor {
     /// What is left of a use after one step.
@@ -160,6 +162,18 @@ impl Successor {
             layers: Vec::new(),
             candidates: Ranked::default(),
         }
+    }
+}
+
+impl Successor {
+    /// Memory that it takes for layers of these numbers of experts, in bytes.
+    pub fn memory_bytes(experts: impl Iterator<Item = usize>) -> u64 {
+        let of_layer = |experts: usize| {
+            let experts = experts as u64;
+            experts * experts * size_of::<u16>() as u64
+                + experts * VALUES_PER_EXPERT * size_of::<f32>() as u64
+        };
+        experts.map(of_layer).sum()
     }
 }
 
