@@ -62,6 +62,6 @@ impl Evict for LeastStale {
         let rank = |key| LeastStale::rank(&self.expected, &self.last_step, key);
         // The layers come in the order of distance, the farthest first.
         let firsts = layers.iter().filter_map(|&layer| self.candidates.first(layer, rank));
-        firsts.reduce(|best, next| if next.0.0 < best.0.0 { next } else { best }).map(|(_, key)| key)
+        firsts.reduce(|best, next| if best.0.0 && !next.0.0 { next } else { best }).map(|(_, key)| key)
     }
 }
