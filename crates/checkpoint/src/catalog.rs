@@ -305,6 +305,12 @@ pub struct Catalog {
 }
 
 impl Catalog {
+    /// Whether any weight of the trunk or of an expert is an integer, whose activations may be rounded.
+    pub fn has_integer_weights(&self) -> bool {
+        let experts = self.experts.iter().flat_map(|e| e.matrices().map(|m| m.dtype));
+        self.tensors.values().map(|t| t.dtype).chain(experts).any(|d| d.is_integer())
+    }
+
     /// The tensor of `role` in `layer`, if the file has it.
     pub fn get(&self, layer: Option<usize>, role: Role) -> Option<&Tensor> {
         self.tensors.get(&TensorKey { layer, role })

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use calypte_engine::sampler::Sampling;
-use calypte_engine::{IoMode, Options, Precision, Size};
+use calypte_engine::{IoMode, KvType, Options, Precision, Size};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchArgs;
@@ -196,7 +196,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<NonZeroUsize>,
     /// Tokens of the prompt computed at once
-    #[arg(long, value_name = "N", default_value = "256", value_parser = positions)]
+    #[arg(long, value_name = "N", default_value_t = Options::default().prefill_chunk, value_parser = positions)]
     pub prefill_chunk: NonZeroUsize,
     /// How weights are read: uring-direct, pread-direct, pread-buffered or memory [default: the fastest that works]
     #[arg(long, value_name = "MODE")]
@@ -204,6 +204,10 @@ pub struct EngineArgs {
     /// What integer weights are multiplied with; f32 is slower and for measuring the rounding of int8
     #[arg(long, value_name = "TYPE", default_value = "int8")]
     pub activations: ActivationsArg,
+    /// What keys and values are kept as; f32 takes twice the memory and is slower [default: f16 where activations are
+    /// rounded, f32 for a model in floats]
+    #[arg(long, value_name = "TYPE")]
+    pub kv: Option<KvArg>,
     /// Start of the random sequence [default: a new one each time]; nothing but sampling is random
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -215,6 +219,15 @@ pub enum ActivationsArg {
     /// Rounded to 8 bits per block, as the weights are.
     Int8,
     /// Not rounded.
+    F32,
+}
+
+/// Values of `--kv`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum KvArg {
+    /// Half precision.
+    F16,
+    /// Single precision.
     F32,
 }
 
@@ -232,6 +245,10 @@ impl EngineArgs {
                 ActivationsArg::Int8 => Precision::Int8,
                 ActivationsArg::F32 => Precision::F32,
             },
+            kv: self.kv.map(|kv| match kv {
+                KvArg::F16 => KvType::F16,
+                KvArg::F32 => KvType::F32,
+            }),
         }
     }
 }
@@ -304,7 +321,7 @@ Examples:
 Output: `tokens` given; `nll`, the mean negative log-likelihood in nats of each token but the first,
 given those before it; `ppl`, e to the nll; `argmax`, the likeliest next token after each token;
 `logits_sha256`, SHA-256 over the logits of all tokens (little-endian f32, row by row), which is the
-same for every setting of the engine but --activations.
+same for every setting of the engine but --activations and --kv.
 
 With --chunk: `tokens` of the chunks; `counted`, how many of them `nll` and `ppl` are of; `chunks`, of
 each the `nll` and the `logits_sha256`. This is how llama-perplexity counts with -c N.";

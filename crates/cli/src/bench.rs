@@ -13,7 +13,7 @@ use crate::args::{EngineArgs, positions, positions_or_zero};
 use crate::exit::Failure;
 use crate::interrupt::Interrupts;
 use crate::loading::{headers, load};
-use crate::output::{Out, table, three_digits};
+use crate::output::{Out, table_row, three_digits};
 use crate::progress::Progress;
 use crate::run::room;
 
@@ -24,9 +24,10 @@ Examples:
   calypte bench model.gguf -p 0 -n 32 --depth 512,8192 --json
 
 One line per test: ppN is N prompt tokens at once, tgN is N tokens one after the other; @D says that
-D tokens came before them, which are not timed. The tokens are noise, the same every time. The
-figures are tokens per second: the median of the runs, the slowest and the fastest. One run before
-them is not counted.";
+D tokens came before them, which are computed once and not timed. The tokens are noise, the same
+every time. The figures are tokens per second: the median of the runs, the slowest and the fastest.
+One run before them is not counted; where not all experts fit the cache, each finds there what the
+one before it left.";
 
 /// Runs of each test that count unless told otherwise.
 const RUNS_DEFAULT: &str = "5";
@@ -86,35 +87,66 @@ pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
         .flat_map(|depth| works.iter().map(|work| Test { work: *work, depth: *depth, tok_s: Vec::new() }))
         .filter(|test| test.work.tokens() > 0)
         .collect();
-    let most = tests.iter().map(|t| t.depth + t.work.tokens()).max().unwrap_or(0);
+    let most = tests.iter().map(Test::tokens).max().unwrap_or(0);
     if most == 0 {
         return Err(Failure::Usage("nothing to measure: give -p or -n a number above 0".to_owned()));
     }
     let mut progress = Progress::new();
     let mut engine = load(headers(args.model.as_deref())?, &args.engine.options(most), &mut progress)?;
     room(&engine, most)?;
-    let outcome = interrupts.during(|cancelled| {
-        progress.busy("Measuring");
+    let mut out = (!args.json).then(Out::new);
+    let width = tests.iter().map(|test| test.name().chars().count()).max().unwrap_or(0);
+    let outcome: Result<(), Failure> = interrupts.during(|cancelled| {
+        let mut timeline = Timeline::new(&mut engine, most, cancelled);
         for test in &mut tests {
-            for run in 0..=args.runs.get() {
-                let tok_s = test.run(&mut engine, cancelled)?;
-                if run > 0 {
-                    test.tok_s.push(tok_s);
-                }
+            test.measure(&mut timeline, args.runs, &mut progress).map_err(|e| match e.kind() {
+                ErrorKind::Cancelled => Failure::Interrupted,
+                _ => e.into(),
+            })?;
+            // Somebody who waits for hours wants to see what there is.
+            if let Some(out) = &mut out {
+                progress.clear();
+                out.text(&table_row(&test.name(), &test.row(), width))?;
             }
-            test.tok_s.sort_by(f64::total_cmp);
         }
-        Ok::<(), EngineError>(())
+        Ok(())
     });
     progress.clear();
-    outcome.map_err(|e| if e.kind() == ErrorKind::Cancelled { Failure::Interrupted } else { e.into() })?;
+    outcome?;
     if args.json {
         let tests: Vec<Value> = tests.iter().map(Test::json).collect();
         let threads = engine.options().threads();
-        return Out::new().line(&json!({ "threads": threads, "tests": tests }).to_string());
+        Out::new().line(&json!({ "threads": threads, "tests": tests }).to_string())?;
     }
-    let rows: Vec<_> = tests.iter().map(|test| (test.name(), test.row())).collect();
-    Out::new().text(&table(&rows))
+    Ok(())
+}
+
+/// One timeline for all tests. Its tokens are always the first ones of the same noise, so that what stands before a test is
+/// computed once: afterwards the timeline is cut back to it, or goes on from it.
+struct Timeline<'a> {
+    engine: &'a mut Engine,
+    session: Session,
+    noise: Vec<u32>,
+    cancelled: &'a AtomicBool,
+}
+
+impl<'a> Timeline<'a> {
+    fn new(engine: &'a mut Engine, tokens_max: usize, cancelled: &'a AtomicBool) -> Self {
+        let noise = noise(tokens_max, engine.catalog().arch.vocab);
+        Timeline { session: engine.session(), engine, noise, cancelled }
+    }
+
+    /// Appends the next tokens, so that there are `len`, all at once (in prefill steps).
+    fn extend(&mut self, len: usize, progress: &mut dyn FnMut(usize, usize)) -> Result<(), EngineError> {
+        let next = &self.noise[self.session.tokens().len()..len];
+        self.engine.prefill(&mut self.session, next, progress, &mut (), self.cancelled)
+    }
+
+    /// Makes it `len` tokens long.
+    fn reach(&mut self, len: usize, progress: &mut Progress) -> Result<(), EngineError> {
+        self.session.truncate(len);
+        self.extend(len, &mut |done, total| progress.tokens(done, total))
+    }
 }
 
 impl Work {
@@ -126,22 +158,39 @@ impl Work {
 }
 
 impl Test {
-    /// Tokens per second of one run, from an empty timeline.
-    fn run(&self, engine: &mut Engine, cancelled: &AtomicBool) -> Result<f64, EngineError> {
-        let mut session = engine.session();
-        let vocab = engine.catalog().arch.vocab;
-        let ids = noise(self.depth + self.work.tokens(), vocab);
-        let (before, timed) = ids.split_at(self.depth);
-        let mut feed = |session: &mut Session, ids: &[u32]| {
-            engine.prefill(session, ids, &mut |_, _| {}, &mut (), cancelled)
-        };
-        feed(&mut session, before)?;
+    /// Tokens that the timeline has in the end.
+    fn tokens(&self) -> usize {
+        self.depth + self.work.tokens()
+    }
+
+    /// Runs that count, after one that does not.
+    fn measure(
+        &mut self,
+        timeline: &mut Timeline<'_>,
+        runs: NonZeroUsize,
+        progress: &mut Progress,
+    ) -> Result<(), EngineError> {
+        timeline.reach(self.depth, progress)?;
+        progress.busy("Measuring");
+        self.run(timeline)?;
+        for _ in 0..runs.get() {
+            timeline.session.truncate(self.depth);
+            let tok_s = self.run(timeline)?;
+            self.tok_s.push(tok_s);
+        }
+        self.tok_s.sort_by(f64::total_cmp);
+        Ok(())
+    }
+
+    /// Tokens per second of one run, on a timeline of `depth` tokens.
+    fn run(&self, timeline: &mut Timeline<'_>) -> Result<f64, EngineError> {
+        let mut extend = |len| timeline.extend(len, &mut |_, _| {});
         let start = Instant::now();
         match self.work {
-            Work::Prompt(_) => feed(&mut session, timed)?,
-            Work::Generate(_) => timed.iter().try_for_each(|id| feed(&mut session, &[*id]))?,
+            Work::Prompt(_) => extend(self.tokens())?,
+            Work::Generate(_) => (self.depth + 1..=self.tokens()).try_for_each(extend)?,
         }
-        Ok(timed.len() as f64 / start.elapsed().as_secs_f64())
+        Ok(self.work.tokens() as f64 / start.elapsed().as_secs_f64())
     }
 
     fn name(&self) -> String {

@@ -25,6 +25,7 @@ pub fn load(catalog: Catalog, options: &Options, progress: &mut Progress) -> Res
     tracing::info!(
         path = %engine.catalog().source.display(),
         threads = options.threads(),
+        isa = engine.isa().name(),
         io = %engine.io(),
         io_fallback = engine.io_fallback_reason(),
         budget_bytes = engine.budget().total_bytes(),

@@ -97,12 +97,17 @@ pub fn table(rows: &[(String, String)]) -> String {
     let width = width.unwrap_or(0);
     let mut out = String::new();
     for (label, value) in rows {
-        let _ = match label.is_empty() {
-            true => writeln!(out, "{value}"),
-            false => writeln!(out, "  {label:width$}  {value}"),
-        };
+        match label.is_empty() {
+            true => out.extend([value, "\n"]),
+            false => out.push_str(&table_row(label, value, width)),
+        }
     }
     out
+}
+
+/// One row of a [`table`] whose longest label has `width` characters, for rows that are printed as they come.
+pub fn table_row(label: &str, value: &str, width: usize) -> String {
+    format!("  {label:width$}  {value}\n")
 }
 
 /// Bytes as hexadecimal digits.

@@ -136,7 +136,8 @@ fn speed_rows(rows: &mut Rows, plan: &Plan) {
         None => "not needed: there are no experts to read".to_string(),
     };
     row(rows, "disk", disk);
-    let compute = format!("{}/s of weights, measured", human(plan.compute_bytes_per_s as u64));
+    let compute = human(plan.compute_bytes_per_s as u64);
+    let compute = format!("{compute}/s of weights by {}, measured", plan.isa.name());
     row(rows, "compute", compute);
     row(rows, "weights per token", human(plan.active_bytes));
     if has_experts(plan) {
@@ -227,6 +228,7 @@ fn to_json(catalog: &Catalog, plan: &Plan, context: usize) -> Value {
             "io_fallback": d.fallback_reason,
             "reads": d.reads,
         })),
+        "isa": plan.isa.name(),
         "compute_bytes_per_s": plan.compute_bytes_per_s,
         "cold": speed(cold(plan)),
         "warm": speed(warm(plan)),

@@ -66,6 +66,7 @@ pub fn json(stats: &Stats, engine: &Engine, seed: u64) -> Value {
         "io_fallback": engine.io_fallback_reason(),
         "budget_bytes": engine.budget().total_bytes(),
         "expert_cache_bytes": engine.budget().expert_bytes,
+        "isa": engine.isa().name(),
         "seed": seed,
     })
 }

@@ -116,13 +116,17 @@ pub fn expert_layers(catalog: &Catalog) -> Vec<LayerExperts> {
 /// Divides the budget as `options` ask.
 pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budget, BudgetError> {
     let layers = expert_layers(catalog);
-    let kv_bytes_per_token = Kv::bytes_per_position(&catalog.arch);
+    let kv_bytes_per_token = Kv::bytes_per_position(&catalog.arch, options.kv(catalog));
     let mut budget = Budget {
         resident_bytes: resident_bytes(catalog, disk),
-        kv_bytes: kv_bytes_per_token * options.context as u64,
+        kv_bytes: Kv::bytes(&catalog.arch, options.kv(catalog), options.context),
         kv_bytes_per_token,
-        working_bytes: working_bytes(&catalog.arch, options.prefill_chunk.get(), options.context)
-            + arranging_bytes(&layers),
+        working_bytes: working_bytes(
+            &catalog.arch,
+            options.prefill_chunk.get(),
+            options.context,
+            options.threads(),
+        ) + arranging_bytes(&layers),
         program_bytes: PROGRAM_BYTES + Successor::memory_bytes(layers.iter().map(|l| l.extents.len())),
         expert_bytes: 0,
         expert_bytes_floor: ExpertCache::floor_bytes(&layers, disk),

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use calypte_checkpoint::Catalog;
 use calypte_disk::{Disk, DiskOptions, IoMode, WeightPath};
-use calypte_kernels::Team;
+use calypte_kernels::{Isa, Team};
 use calypte_model::{Compute, Kv, LOGIT_ROWS_MAX, Loading, Model, Observer, Workspace, resident_extents};
 use calypte_residency::{CacheStats, Evict, ExpertCache, LayerSize, policy::Successor};
 use calypte_text::Tokenizer;
@@ -91,6 +91,7 @@ impl Engine {
         options: &Options,
         opening: &mut dyn Opening,
     ) -> Result<Engine, EngineError> {
+        Isa::from_env()?;
         let budget = divide(&catalog, &disk, options)?;
         let tokenizer = match &catalog.tokenizer {
             calypte_checkpoint::TokenizerSource::Missing => None,
@@ -125,6 +126,11 @@ impl Engine {
     /// The set-up.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// The instruction set that the arithmetic runs on.
+    pub fn isa(&self) -> Isa {
+        Isa::get()
     }
 
     /// The I/O mode achieved.
@@ -171,7 +177,7 @@ impl Engine {
     /// A new, empty timeline.
     pub fn session(&self) -> Session {
         Session {
-            kv: Kv::new(&self.catalog.arch, self.options.context),
+            kv: Kv::new(&self.catalog.arch, self.options.kv(&self.catalog), self.options.context),
             tokens: Vec::new(),
             logits: Vec::new(),
         }

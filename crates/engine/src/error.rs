@@ -2,6 +2,7 @@
 
 use calypte_checkpoint::OpenError;
 use calypte_disk::DiskError;
+use calypte_kernels::UnknownIsa;
 use calypte_model::ModelError;
 use calypte_residency::ResidencyError;
 use calypte_text::TextError;
@@ -36,6 +37,9 @@ pub enum EngineError {
     /// The budget is too small.
     #[error(transparent)]
     Budget(#[from] BudgetError),
+    /// The environment asks for an instruction set that the machine lacks.
+    #[error(transparent)]
+    Isa(#[from] UnknownIsa),
     /// A step failed.
     #[error(transparent)]
     Run(ModelError),
@@ -85,7 +89,8 @@ impl EngineError {
             EngineError::Run(ModelError::TokenOutOfRange { .. }) => ErrorKind::Usage,
             EngineError::Run(_) => ErrorKind::Run,
             EngineError::Text(_) => ErrorKind::Open,
-            EngineError::NoTokenizer { .. }
+            EngineError::Isa(_)
+            | EngineError::NoTokenizer { .. }
             | EngineError::EmptyPrompt
             | EngineError::TooShort { .. }
             | EngineError::TokenOutOfRange { .. } => ErrorKind::Usage,

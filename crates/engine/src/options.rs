@@ -1,9 +1,12 @@
-//! How an engine is set up. None of these options changes a bit of the output, except `precision`.
+//! How an engine is set up. None of these options changes a bit of the output, except `precision`
+//! and `kv`.
 
 use std::num::NonZeroUsize;
 
+use calypte_checkpoint::Catalog;
 use calypte_disk::IoMode;
 use calypte_kernels::Precision;
+use calypte_kernels::attention::KvType;
 
 use crate::{Size, cores::compute_threads};
 
@@ -28,6 +31,8 @@ pub struct Options {
     pub prefill_chunk: NonZeroUsize,
     /// What integer weights are multiplied with.
     pub precision: Precision,
+    /// What keys and values are kept as; `None`: see [`Options::kv`].
+    pub kv: Option<KvType>,
 }
 
 impl Default for Options {
@@ -40,6 +45,7 @@ impl Default for Options {
             context: 4096,
             prefill_chunk: NonZeroUsize::new(PREFILL_CHUNK_DEFAULT).unwrap_or(NonZeroUsize::MIN),
             precision: Precision::Int8,
+            kv: None,
         }
     }
 }
@@ -48,5 +54,12 @@ impl Options {
     /// Compute threads: as asked for, else one per physical core that the affinity mask and the cgroup's quota allow.
     pub fn threads(&self) -> usize {
         self.threads.map_or_else(compute_threads, NonZeroUsize::get)
+    }
+
+    /// What keys and values of a model are kept as: as asked for, else f16 where activations are rounded too, that is for integer
+    /// weights unless `precision` says otherwise, and f32 for a model in floats.
+    pub fn kv(&self, catalog: &Catalog) -> KvType {
+        let rounded = self.precision == Precision::Int8 && catalog.has_integer_weights();
+        self.kv.unwrap_or(if rounded { KvType::F16 } else { KvType::F32 })
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use calypte_checkpoint::{Catalog, Parameters};
 use calypte_disk::{Disk, Extent, IoMode, measure};
-use calypte_kernels::{Activations, Precision, Team, matmul};
+use calypte_kernels::{Activations, Isa, Precision, Team, matmul};
 use calypte_quant::{DType, Matrix};
 use calypte_residency::{LayerExperts, LayerShare};
 
@@ -41,6 +41,8 @@ pub struct Plan {
     pub active_bytes: u64,
     /// The disk, measured with the engine's own reads of this model's file.
     pub disk: Option<DiskFigure>,
+    /// The instruction set that the kernels run on.
+    pub isa: Isa,
     /// Weight bytes per second that the kernels get through when they are in memory.
     pub compute_bytes_per_s: f64,
     /// Prediction with an empty cache.
@@ -73,6 +75,7 @@ pub struct Prediction {
 
 /// Makes the plan for a model whose headers were read. Reads experts for the probe unless `probe_disk` is off.
 pub fn plan(catalog: &Catalog, options: &Options, probe_disk: bool) -> Result<Plan, EngineError> {
+    let isa = Isa::from_env()?;
     let mut disk = open_disk(catalog, options.io)?;
     let layers = expert_layers(catalog);
     let (budget, refusal) = match divide(catalog, &disk, options) {
@@ -118,6 +121,7 @@ pub fn plan(catalog: &Catalog, options: &Options, probe_disk: bool) -> Result<Pl
         ),
         cold_read_bytes,
         active_bytes,
+        isa,
         compute_bytes_per_s,
         cold: share(1.0),
         warm: share(missed),

@@ -8,7 +8,7 @@ mod common;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use calypte_engine::{Engine, IoMode, Options, Size};
+use calypte_engine::{Engine, IoMode, KvType, Options, Size};
 use common::{Expected, fixtures, greedy, never};
 
 const CACHES: [Size; 3] = [Size::Min, Size::Percent(50.0), Size::All];
@@ -83,7 +83,25 @@ fn integer_weights() {
     check(fixtures().join("quant-mix/model.gguf"));
 }
 
-/// Every block kind there is, under settings as different as can be: not all combinations, which four models go through.
+/// The answer under some settings as different as can be: not all combinations, which four models go through.
+#[track_caller]
+fn check_some(model: &Path, prompt: &[u32], kv: KvType) {
+    let with = |cache, threads, chunk, io| Options { kv: Some(kv), ..options(cache, threads, chunk, io) };
+    let want = answer(model, prompt, &with(Size::All, 1, 256, IoMode::Memory));
+    for (cache, threads, chunk, io) in [
+        (Size::Min, 2, 1, IoMode::PreadBuffered),
+        (Size::Min, 3, 256, IoMode::PreadDirect),
+        (Size::Percent(80.0), 2, 7, IoMode::UringDirect),
+    ] {
+        let got = answer(model, prompt, &with(cache, threads, chunk, io));
+        let case =
+            format!("{}: {kv:?}, {cache:?}, {threads} threads, chunks of {chunk}, {io:?}", model.display());
+        assert!(got.0 == want.0, "{case}: other logits");
+        assert_eq!(got.1, want.1, "{case}: other ids");
+    }
+}
+
+/// Every block kind there is.
 #[test]
 fn every_family() {
     for dir in common::checkpoints() {
@@ -92,18 +110,47 @@ fn every_family() {
             if !model.exists() || (model == dir && !dir.join("config.json").exists()) {
                 continue;
             }
-            let want = answer(&model, &prompt, &options(Size::All, 1, 256, IoMode::Memory));
-            for (cache, threads, chunk, io) in [
-                (Size::Min, 2, 1, IoMode::PreadBuffered),
-                (Size::Min, 3, 256, IoMode::PreadDirect),
-                (Size::Percent(80.0), 2, 7, IoMode::UringDirect),
-            ] {
-                let got = answer(&model, &prompt, &options(cache, threads, chunk, io));
-                let case =
-                    format!("{}: {cache:?}, {threads} threads, chunks of {chunk}, {io:?}", model.display());
-                assert!(got.0 == want.0, "{case}: other logits");
-                assert_eq!(got.1, want.1, "{case}: other ids");
+            for kv in [KvType::F16, KvType::F32] {
+                check_some(&model, &prompt, kv);
             }
+        }
+    }
+}
+
+/// More tokens than attention selects, in steps that are larger than what a task takes.
+#[test]
+fn a_prompt_that_attention_sees_a_part_of() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/anna/anna-q8_0.gguf");
+    let prompt: Vec<u32> = (0..110).map(|i| 300 + i * 37 % 2000).collect();
+    check_some(&model, &prompt, KvType::F16);
+}
+
+/// A timeline that was cut goes on as one that never was longer, also when the cut falls between two prefill steps.
+#[test]
+fn a_timeline_cut_back() {
+    for dir in common::checkpoints() {
+        let prompt = Expected::read(&dir).prompt_ids;
+        let file = dir.join("model.gguf");
+        let model = if file.exists() { file } else { dir };
+        let mut engine = Engine::open(&model, &options(Size::Min, 2, 5, IoMode::PreadBuffered), &mut ())
+            .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
+        let mut logits = |parts: &[(usize, &[u32])]| {
+            let mut session = engine.session();
+            for (cut, tokens) in parts {
+                let shortened = *cut < session.tokens().len();
+                session.truncate(*cut);
+                assert_eq!(session.logits().is_empty(), shortened || *cut == 0);
+                engine
+                    .prefill(&mut session, tokens, &mut |_, _| {}, &mut (), &never())
+                    .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
+            }
+            (session.tokens().to_vec(), session.logits().to_vec())
+        };
+        let other: Vec<u32> = prompt.iter().rev().copied().collect();
+        let want = logits(&[(0, &prompt)]);
+        for cut in [0, 1, 7] {
+            let got = logits(&[(0, &prompt[..cut]), (cut, &other), (cut, &prompt[cut..])]);
+            assert_eq!(got, want, "{}: cut at {cut}", model.display());
         }
     }
 }
@@ -116,6 +163,8 @@ fn the_digest_tells_answers_apart() {
     let f32 = Options { precision: calypte_engine::Precision::F32, ..int8.clone() };
     let (a, b) = (answer(&model, &prompt, &int8), answer(&model, &prompt, &f32));
     assert!(a.0 != b.0, "rounded activations must show in the digest");
+    let kept = Options { kv: Some(KvType::F32), ..int8.clone() };
+    assert!(answer(&model, &prompt, &kept).0 != a.0, "so must rounded keys and values");
     let other: Vec<u32> = prompt.iter().rev().copied().collect();
     assert!(answer(&model, &other, &int8).0 != a.0, "so must the prompt");
 }

@@ -106,9 +106,7 @@ fn check_selection(name: &str, expected: &Expected, engine: &Engine, decisions: 
 /// The reference does not round activations: where weights are integers, neither may the engine.
 fn precision(model: &Path) -> Precision {
     let catalog = calypte_engine::checkpoint::open(model).unwrap_or_else(|e| panic!("{e}"));
-    let experts = catalog.experts.iter().flat_map(|e| e.matrices().map(|m| m.dtype));
-    let integers = catalog.tensors.values().map(|t| t.dtype).chain(experts).any(|d| d.is_integer());
-    if integers { Precision::F32 } else { Precision::Int8 }
+    if catalog.has_integer_weights() { Precision::F32 } else { Precision::Int8 }
 }
 
 /// Every fixture of a family (`NAME-a`, `NAME-b`, …), in every format that it is stored in.

@@ -1,7 +1,7 @@
 //! How fast one thread attends, beside what the machine could do: multiply-accumulates a second against the peak of a
-//! separate multiplication and addition, and how much of the cache is read a second, each byte counted once.
+//! fused multiplication and addition, and how much of the cache is read a second, each byte counted once.
 //!
-//!     cargo run --release -p calypte-kernels --example attention
+//!     cargo run --release -p calypte-kernels --example attention [PART OF A NAME]
 //!
 //! Multiply-accumulates are those of keys and values that a query sees; softmax costs time and counts for nothing. Every figure
 //! is the median of `RUNS` runs; peak and attention alternate, since the machine's speed drifts.
@@ -9,7 +9,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use calypte_kernels::attention::{Cached, Heads, Query, Visible, attend, grouped};
+use calypte_kernels::attention::{Heads, KvCache, KvType, Order, Query, Scratch, Visible, attend, grouped};
 use calypte_kernels::{Isa, Team};
 
 /// Runs of which the median counts.
@@ -17,15 +17,19 @@ const RUNS: usize = 7;
 
 fn main() {
     println!("tier {}, one thread, medians of {RUNS}", Isa::get().name());
-    let small = Heads { queries: 9, keys: 3, width: 64 };
-    let wide = Heads { queries: 32, keys: 4, width: 128 };
-    report("grouped, 9/3 heads of 64, prompt of 512", &mut GroupedCase::new(small, 0, 512));
-    report("grouped, 9/3 heads of 64, token 2048", &mut GroupedCase::new(small, 2047, 1));
-    report("grouped, 32/4 heads of 128, prompt of 512", &mut GroupedCase::new(wide, 0, 512));
-    report("grouped, 32/4 heads of 128, 64 tokens at 8192", &mut GroupedCase::new(wide, 8128, 64));
-    report("grouped, 32/4 heads of 128, token 8192", &mut GroupedCase::new(wide, 8191, 1));
-    report("latent, 64 heads of 512 + 64, token 8192", &mut LatentCase::new(8191, 1));
-    report("latent, 64 heads of 512 + 64, 8 tokens at 8192", &mut LatentCase::new(8184, 8));
+    for kind in [KvType::F16, KvType::F32] {
+        println!("\ncache in {}", kind.name());
+        let small = Heads { queries: 9, keys: 3, width: 64 };
+        let wide = Heads { queries: 32, keys: 4, width: 128 };
+        report("grouped, 9/3 heads of 64, prompt of 512", || GroupedCase::new(kind, small, 0, 512));
+        report("grouped, 9/3 heads of 64, 512 tokens at 2048", || GroupedCase::new(kind, small, 1536, 512));
+        report("grouped, 9/3 heads of 64, token 2048", || GroupedCase::new(kind, small, 2047, 1));
+        report("grouped, 32/4 heads of 128, prompt of 512", || GroupedCase::new(kind, wide, 0, 512));
+        report("grouped, 32/4 heads of 128, 64 tokens at 8192", || GroupedCase::new(kind, wide, 8128, 64));
+        report("grouped, 32/4 heads of 128, token 8192", || GroupedCase::new(kind, wide, 8191, 1));
+        report("latent, 64 heads of 512 + 64, token 8192", || LatentCase::new(kind, 8191, 1));
+        report("latent, 64 heads of 512 + 64, 8 tokens at 8192", || LatentCase::new(kind, 8184, 8));
+    }
 }
 
 trait Case {
@@ -36,8 +40,11 @@ trait Case {
     fn cache_bytes(&self) -> usize;
 }
 
-fn report(name: &str, case: &mut dyn Case) {
-    let (mut times, mut peaks) = (Vec::new(), Vec::new());
+fn report<C: Case>(name: &str, case: impl FnOnce() -> C) {
+    if std::env::args().nth(1).is_some_and(|part| !name.contains(&part)) {
+        return;
+    }
+    let (mut case, mut times, mut peaks) = (case(), Vec::new(), Vec::new());
     case.run();
     for _ in 0..RUNS {
         peaks.push(float_peak_gmac_s());
@@ -75,24 +82,32 @@ struct GroupedCase {
     first: usize,
     rows: usize,
     q: Vec<f32>,
-    keys: Vec<f32>,
-    values: Vec<f32>,
+    keys: KvCache,
+    values: KvCache,
+    bytes: usize,
     out: Vec<f32>,
 }
 
 impl GroupedCase {
-    fn new(heads: Heads, first: usize, rows: usize) -> Self {
+    fn new(kind: KvType, heads: Heads, first: usize, rows: usize) -> Self {
         let cached = (first + rows) * heads.keys * heads.width;
+        let cache = |order| {
+            let mut cache = KvCache::new(kind, order, heads.keys, heads.width, first + rows);
+            cache.push(&noise(cached));
+            cache
+        };
         let q = noise(rows * heads.queries * heads.width);
         let out = q.clone();
+        let (keys, values) = (cache(Order::Lanes), cache(Order::Rows));
         GroupedCase {
             team: Team::new(1),
             heads,
             first,
             rows,
             q,
-            keys: noise(cached),
-            values: noise(cached),
+            keys,
+            values,
+            bytes: 2 * cached * kind.bytes(),
             out,
         }
     }
@@ -120,7 +135,7 @@ impl Case for GroupedCase {
     }
 
     fn cache_bytes(&self) -> usize {
-        4 * (self.keys.len() + self.values.len())
+        self.bytes
     }
 }
 
@@ -130,8 +145,9 @@ struct LatentCase {
     first: usize,
     rows: usize,
     q: Vec<f32>,
-    cache: Vec<f32>,
-    scores: Vec<f32>,
+    cache: KvCache,
+    bytes: usize,
+    scratch: Scratch,
     out: Vec<f32>,
 }
 
@@ -140,13 +156,17 @@ impl LatentCase {
     const LATENT: usize = 512;
     const KEY: usize = 512 + 64;
 
-    fn new(first: usize, rows: usize) -> Self {
+    fn new(kind: KvType, first: usize, rows: usize) -> Self {
+        let numbers = (first + rows) * Self::KEY;
+        let mut cache = KvCache::new(kind, Order::Rows, 1, Self::KEY, first + rows);
+        cache.push(&noise(numbers));
         LatentCase {
             first,
             rows,
             q: noise(rows * Self::HEADS * Self::KEY),
-            cache: noise((first + rows) * Self::KEY),
-            scores: Vec::new(),
+            cache,
+            bytes: numbers * kind.bytes(),
+            scratch: Scratch::default(),
             out: vec![0.0; rows * Self::HEADS * Self::LATENT],
         }
     }
@@ -154,7 +174,6 @@ impl LatentCase {
 
 impl Case for LatentCase {
     fn run(&mut self) {
-        let cached = |width| Cached { data: &self.cache, stride: Self::KEY, offset: 0, width };
         let queries: Vec<Query<'_>> = self
             .q
             .chunks(Self::KEY)
@@ -164,8 +183,8 @@ impl Case for LatentCase {
                 Query { vector, visible, sink: None }
             })
             .collect();
-        let (keys, values) = (cached(Self::KEY), cached(Self::LATENT));
-        attend(&queries, keys, values, 0.05, &mut self.scores, &mut self.out);
+        let (keys, values) = (self.cache.view(0, Self::KEY), self.cache.view(0, Self::LATENT));
+        attend(&queries, keys, values, 0.05, &mut self.scratch, &mut self.out);
     }
 
     fn macs(&self) -> usize {
@@ -173,11 +192,11 @@ impl Case for LatentCase {
     }
 
     fn cache_bytes(&self) -> usize {
-        4 * self.cache.len()
+        self.bytes
     }
 }
 
-/// Multiply-accumulates a second, in 10⁹, of the widest multiplication and addition in a loop of nothing else; 0 where
+/// Multiply-accumulates a second, in 10⁹, of the widest fused multiplication and addition in a loop of nothing else; 0 where
 /// this is not known.
 fn float_peak_gmac_s() -> f64 {
     #[cfg(target_arch = "x86_64")]
@@ -192,7 +211,7 @@ fn float_peak_gmac_s() -> f64 {
             let mut sums = [_mm512_set1_ps(1.0); CHAINS];
             for _ in 0..TURNS {
                 for s in &mut sums {
-                    *s = _mm512_add_ps(_mm512_mul_ps(*s, a), b);
+                    *s = _mm512_fmadd_ps(*s, a, b);
                 }
             }
             let mut total = 0.0;

@@ -5,17 +5,33 @@
 //! does a window that nothing falls out of. Queries do not touch each other: how many share a pass over the cache changes
 //! nothing.
 //!
-//! The canonical sequence of one query: scores are dot products in the sixteen sums and the tree of
-//! [`calypte_quant::reference`], times the scale; their maximum; e to the difference; the sum of these in sixteen lanes and the
-//! tree; and values are multiplied with the quotient and added, key by key.
+//! The canonical sequence of one query: its numbers times the scale; scores, each a sequence of products over the numbers of a key
+//! from the first on; their maximum; the weights, e to the difference; the sum of these in sixteen lanes and the tree of
+//! [`calypte_quant::reference`]; values times their weights, key by key; and one division by the sum. With a cache in f16 scaled queries
+//! and weights are rounded so that all products are exact (see `exact`), and only sums round.
 
+mod cache;
+mod exact;
 mod grouped;
 mod index;
+mod multiply;
 mod queries;
 
+pub use cache::{BLOCK_POSITIONS, Cached, KvCache, KvType, Order};
 pub use grouped::{Heads, grouped};
-pub use index::{index_scores, top_positions};
-pub use queries::{Query, attend};
+pub use index::{IndexScratch, index_scores, top_positions};
+pub use queries::{Scratch, attend, scratch_bytes};
+
+/// One query.
+#[derive(Clone, Copy)]
+pub struct Query<'a> {
+    /// As many numbers as a key has.
+    pub vector: &'a [f32],
+    /// What it sees.
+    pub visible: Visible<'a>,
+    /// One more score, that of a key without a value (an attention sink): it only takes its share.
+    pub sink: Option<f32>,
+}
 
 /// Which cached positions a query sees.
 #[derive(Clone, Copy, Debug)]
@@ -58,26 +74,6 @@ impl Visible<'_> {
             Visible::Range { start, .. } => start + i,
             Visible::Selected(list) => list[i] as usize,
         }
-    }
-}
-
-/// A cache of vectors: position p is at `data[p · stride + offset ..][.. width]`.
-#[derive(Clone, Copy)]
-pub struct Cached<'a> {
-    /// All cached values of a layer.
-    pub data: &'a [f32],
-    /// Values per position.
-    pub stride: usize,
-    /// First value of this head.
-    pub offset: usize,
-    /// Values of this head.
-    pub width: usize,
-}
-
-impl<'a> Cached<'a> {
-    #[inline(always)]
-    pub(crate) fn at(&self, position: usize) -> &'a [f32] {
-        &self.data[position * self.stride + self.offset..][..self.width]
     }
 }
 

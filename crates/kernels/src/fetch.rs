@@ -20,3 +20,47 @@ pub(crate) fn prefetch(at: *const u8) {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;
 }
+
+/// Asks for all of some memory.
+#[inline(always)]
+pub(crate) fn fetch<T>(memory: &[T]) {
+    let start = memory.as_ptr().cast::<u8>();
+    (0..size_of_val(memory))
+        .step_by(CACHE_LINE_BYTES)
+        .for_each(|offset| prefetch(start.wrapping_add(offset)));
+}
+
+/// Memory to ask for bit by bit while something else is computed: a processor has only so many requests under way, and waits for
+/// one to end before it takes the next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    at: *const u8,
+    end: *const u8,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Ahead { at: std::ptr::null(), end: std::ptr::null() }
+    }
+}
+
+impl Ahead {
+    /// Cache lines of a step.
+    const LINES: usize = 2;
+
+    pub(crate) fn of<T>(memory: &[T]) -> Ahead {
+        let range = memory.as_ptr_range();
+        Ahead { at: range.start.cast(), end: range.end.cast() }
+    }
+
+    /// Asks for a little more, if there is any.
+    #[inline(always)]
+    pub(crate) fn step(&mut self) {
+        if self.at < self.end {
+            for line in 0..Self::LINES {
+                prefetch(self.at.wrapping_add(line * CACHE_LINE_BYTES));
+            }
+            self.at = self.at.wrapping_add(Self::LINES * CACHE_LINE_BYTES);
+        }
+    }
+}

@@ -36,7 +36,7 @@ use std::ops::Range;
 use calypte_quant::Matrix;
 use calypte_quant::formats::BLOCK;
 
-use crate::matmul::Out;
+use crate::matmul::{Out, PANEL_X_ROWS_MIN};
 use crate::{Activations, Isa};
 use formats::Unpack;
 use rows::{Rows, parts};
@@ -93,7 +93,7 @@ pub(crate) unsafe fn int_rows<V: Simd, F: Unpack>(
     unsafe {
         match x.rows() {
             0 => {}
-            n if n < many::ROWS_MIN => few::int_rows::<V, F>(w, rows, x, out),
+            n if n < PANEL_X_ROWS_MIN => few::int_rows::<V, F>(w, rows, x, out),
             _ => many::int_rows::<V, F>(w, rows, x, out),
         }
     }

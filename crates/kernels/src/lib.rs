@@ -28,6 +28,6 @@ mod team;
 mod wide;
 
 pub use activations::{Activations, Precision};
-pub use isa::Isa;
+pub use isa::{Isa, UnknownIsa};
 pub use matmul::matmul;
 pub use team::Team;

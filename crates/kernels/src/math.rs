@@ -10,26 +10,10 @@ use calypte_quant::q8::ROUND;
 /// degree 7; the power of two goes into the exponent. Only multiplications and additions, in a fixed order.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    const LOG2_E: f32 = std::f32::consts::LOG2_E;
-    const LN2_HIGH: f32 = 0.693_359_4; // 355/512: n times it is exact
-    const LN2_LOW: f32 = -2.121_944_4e-4;
     const MIN: f32 = -87.3;
     const MAX: f32 = 88.7;
-    let clamped = x.clamp(MIN, MAX);
-    let rounded = clamped * LOG2_E + ROUND;
-    let n = rounded - ROUND;
-    let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
-    let mut p = 1.0 / 5040.0;
-    p = p * r + 1.0 / 720.0;
-    p = p * r + 1.0 / 120.0;
-    p = p * r + 1.0 / 24.0;
-    p = p * r + 1.0 / 6.0;
-    p = p * r + 0.5;
-    p = p * r + 1.0;
-    p = p * r + 1.0;
-    // Two steps, since n reaches 128, which one exponent cannot hold.
-    // Not `n as i32`, which saturates and takes several instructions; of a NaN anything will do, since `p` is one.
-    let power = (rounded.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let (p, power) = exp_parts(x.clamp(MIN, MAX));
+    // Two steps, since the power reaches 128, which one exponent cannot hold.
     let half = power >> 1;
     let scale = |k: i32| f32::from_bits((k.wrapping_add(127) as u32) << 23);
     let y = p * scale(half) * scale(power.wrapping_sub(half));
@@ -40,6 +24,27 @@ pub fn exp(x: f32) -> f32 {
     } else {
         y
     }
+}
+
+/// e^r and n for x = n·ln 2 + r, of x between −87.3 and 88.7. Of a NaN the first is one.
+#[inline(always)]
+pub(crate) fn exp_parts(x: f32) -> (f32, i32) {
+    const LOG2_E: f32 = std::f32::consts::LOG2_E;
+    const LN2_HIGH: f32 = 0.693_359_4; // 355/512: n times it is exact
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let rounded = x * LOG2_E + ROUND;
+    let n = rounded - ROUND;
+    let r = (x - n * LN2_HIGH) - n * LN2_LOW;
+    let mut p = 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    p = p * r + 1.0;
+    p = p * r + 1.0;
+    // Not `n as i32`, which saturates and takes several instructions; of a NaN anything will do, since `p` is one.
+    (p, (rounded.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32))
 }
 
 /// 1 / (1 + e^−x).

@@ -17,6 +17,8 @@ use crate::{Activations, Isa, Precision, Team};
 
 /// Activation rows that share one unpacking of a weight block: as many accumulators as stay in registers.
 const TILE: usize = 4;
+/// From this many activation rows on, unpacking integer weights into a panel pays (`lanes/many.rs`).
+pub(crate) const PANEL_X_ROWS_MIN: usize = 5;
 /// Weight rows that all activation rows meet before the next ones are fetched: weights come from memory once, and these few
 /// stay in the first-level cache meanwhile.
 const WEIGHT_ROWS: usize = 16;
@@ -38,8 +40,8 @@ pub fn matmul(team: &Team, precision: Precision, w: &Matrix<'_>, x: &mut Activat
     let out = &mut out[..w.rows * x.rows()];
     let macs = w.rows * w.cols * x.rows();
     let tasks = if macs < PARALLEL_MACS_MIN { 1 } else { team.threads() * TASKS_PER_THREAD };
-    // Whole vectors of rows, so that no task ends in the middle of one; two, where two make a tile.
-    let together = if x.rows() < TILE { LANES } else { 2 * LANES };
+    // Whole vectors of rows, so that no task ends in the middle of one; two, where two make a tile of a panel.
+    let together = if x.rows() < PANEL_X_ROWS_MIN { LANES } else { 2 * LANES };
     let step = w.rows.div_ceil(tasks.min(w.rows.max(1))).next_multiple_of(together).max(1);
     let out = SendPtr(out.as_mut_ptr());
     team.run(w.rows.div_ceil(step), |task| {

@@ -139,6 +139,7 @@ mod tests {
 
     /// Far more threads than most machines have cores, all awake or a few, alone and beside threads that never rest.
     #[test]
+    #[cfg(not(target_family = "wasm"))] // it needs threads of its own
     fn many_threads_beside_a_busy_neighbour() {
         for awake in [0, 2, 16] {
             let team = Team::with_awake(16, awake);

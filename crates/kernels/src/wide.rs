@@ -23,6 +23,7 @@ pub(crate) use portable::PortableFloats;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 pub(crate) use simd128::Simd128Floats;
 
+use calypte_quant::formats::f16_to_f32;
 use calypte_quant::reference::LANES;
 
 /// A vector of sixteen floats.
@@ -40,6 +41,26 @@ pub(crate) trait Wide: Copy {
     unsafe fn store(self, to: *mut f32);
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn mul(self, other: Self) -> Self;
+    /// `self + a · b` for products that need no rounding: one fused instruction where there is one. Only then does it give the
+    /// bits of a multiplication and an addition, which is what it does elsewhere.
+    #[inline(always)]
+    unsafe fn add_exact(self, a: Self, b: Self) -> Self {
+        // SAFETY: promised by the caller.
+        unsafe { self.add(a.mul(b)) }
+    }
+    /// Sixteen f16s.
+    #[inline(always)]
+    unsafe fn load_half(from: *const u16) -> Self {
+        let mut wide = [0f32; LANES];
+        // SAFETY: promised by the caller.
+        unsafe {
+            let halves = from.cast::<[u16; LANES]>().read_unaligned();
+            for i in 0..LANES {
+                wide[i] = f16_to_f32(halves[i]);
+            }
+            Self::load(wide.as_ptr())
+        }
+    }
     /// Lane i of the result is the sum of vector i: lanes 8 to 15 onto lanes 0 to 7, then 4 to 7 onto 0 to 3, and so on.
     unsafe fn reduce(all: &[Self; LANES]) -> Self;
 }
@@ -51,7 +72,7 @@ macro_rules! for_each_wide {
         $vis fn $name(isa: $crate::Isa, $($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
             {
-                #[target_feature(enable = "avx2")]
+                #[target_feature(enable = "avx2,fma,f16c")]
                 fn avx2($($arg: $ty),*) {
                     // SAFETY: this function runs only where AVX2 is.
                     unsafe { $body::<$crate::wide::Avx2Floats>($($arg),*) }

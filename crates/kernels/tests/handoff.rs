@@ -4,6 +4,8 @@
 //! Two helpers and two jobs in a row. Loom reports a deadlock (which a lost wake-up is, wherever the test cannot end
 //! without the sleeper), two accesses to one cell that nothing orders, and whatever the assertions find.
 
+#![cfg(not(target_family = "wasm"))]
+
 #[path = "../src/team/handoff.rs"]
 mod handoff;
 

@@ -4,9 +4,11 @@
 //! score is computed; from there on each query keeps its `topk` best. Layers without an indexer of their own reuse the
 //! selection of the nearest full layer before them (GLM-5.2).
 
+use std::cell::RefCell;
+
 use calypte_checkpoint::Role;
 use calypte_checkpoint::arch::Dsa;
-use calypte_kernels::attention::{Cached, Visible, index_scores, top_positions};
+use calypte_kernels::attention::{IndexScratch, Visible, index_scores, top_positions};
 use calypte_kernels::{Activations, ops};
 
 use crate::kv::LayerKv;
@@ -16,6 +18,11 @@ use crate::{Compute, ModelError};
 
 /// Epsilon of the layer norm over indexer keys, fixed by the architecture.
 const KEY_NORM_EPS: f32 = 1e-6;
+
+thread_local! {
+    /// Kept per thread so that a steady state allocates little.
+    static SCRATCH: RefCell<(IndexScratch, Vec<f32>)> = RefCell::default();
+}
 
 /// One layer's indexer.
 pub(crate) struct Indexer {
@@ -41,6 +48,11 @@ impl Selection {
     /// Every row sees everything up to itself.
     pub fn reset(&mut self, first: usize) {
         (self.first, self.topk) = (first, None);
+    }
+
+    /// Whether any of `rows` rows sees less than everything up to itself.
+    pub fn is_sparse(&self, rows: usize) -> bool {
+        self.topk.is_some_and(|topk| self.first + rows > topk)
     }
 
     /// What row `row` of the step sees.
@@ -93,7 +105,7 @@ impl Indexer {
             ops::layer_norm(key, &self.key_norm, &self.key_norm_bias, KEY_NORM_EPS);
             rotation.rotate_as(self.dsa.rope_layout, row, key);
         }
-        kv.index.extend_from_slice(&keys);
+        kv.index.push(&keys);
 
         if selection.lists.len() < rows {
             selection.lists.resize(rows, Vec::new());
@@ -112,7 +124,7 @@ impl Indexer {
         let head_scale = 1.0 / (self.dsa.heads as f32).sqrt();
         weights.iter_mut().for_each(|w| *w *= head_scale);
 
-        let cached = Cached { data: &kv.index, stride: dim, offset: 0, width: dim };
+        let cached = kv.index.view(0, dim);
         let (topk, heads, scale) = (self.dsa.topk, self.dsa.heads, 1.0 / (dim as f32).sqrt());
         compute.team.run_pieces(&mut selection.lists[..rows], 1, |row, list| {
             let visible = first + row + 1;
@@ -121,9 +133,10 @@ impl Indexer {
             }
             let query = &queries[row * heads * dim..(row + 1) * heads * dim];
             let weights = &weights[row * heads..(row + 1) * heads];
-            let mut scores = Vec::with_capacity(visible);
-            index_scores(query, weights, cached, visible, scale, &mut scores);
-            top_positions(&scores, topk, &mut list[0]);
+            SCRATCH.with_borrow_mut(|(scratch, scores)| {
+                index_scores(query, weights, cached, visible, scale, scratch, scores);
+                top_positions(scores, topk, &mut list[0]);
+            });
         });
     }
 }

@@ -7,6 +7,7 @@ use calypte_kernels::{Activations, ops};
 
 use crate::kv::LayerKv;
 use crate::rotation::Rotation;
+use crate::scratch::MixerScratch;
 use crate::weights::{Linear, Loader};
 use crate::{Compute, ModelError};
 
@@ -73,27 +74,27 @@ impl Gqa {
         first: usize,
         x: &mut Activations,
         kv: &mut LayerKv,
+        scratch: &mut MixerScratch,
         out: &mut Vec<f32>,
     ) {
         let (rows, dim, heads, kv_heads) =
             (x.rows(), self.shape.head_dim, self.shape.heads, self.shape.kv_heads);
-        let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
-        self.q.apply(compute, x, &mut q);
-        self.k.apply(compute, x, &mut k);
-        self.v.apply(compute, x, &mut v);
+        let MixerScratch { q, k, v, mixed, .. } = scratch;
+        self.q.apply(compute, x, q);
+        self.k.apply(compute, x, k);
+        self.v.apply(compute, x, v);
         // A row is normed and rotated by itself.
-        compute.rows(&mut q, heads * dim, |row, q| self.place(rotation, self.q_norm.as_deref(), row, q));
-        compute.rows(&mut k, kv_heads * dim, |row, k| self.place(rotation, self.k_norm.as_deref(), row, k));
-        self.clip(&mut v);
-        kv.keys.extend_from_slice(&k);
-        kv.values.extend_from_slice(&v);
+        compute.rows(q, heads * dim, |row, q| self.place(rotation, self.q_norm.as_deref(), row, q));
+        compute.rows(k, kv_heads * dim, |row, k| self.place(rotation, self.k_norm.as_deref(), row, k));
+        self.clip(v);
+        kv.keys.push(k);
+        kv.values.push(v);
 
-        let mut mixed = Activations::new();
         let shape = Heads { queries: heads, keys: kv_heads, width: dim };
         let visible = |row: usize| Visible::latest(first + row + 1, self.window);
         let (scale, sinks, out_rows) =
             (self.shape.scale, self.sinks.as_deref(), mixed.fill(rows, heads * dim));
-        grouped(compute.team, shape, &q, &kv.keys, &kv.values, visible, scale, sinks, out_rows);
-        self.out.apply(compute, &mut mixed, out);
+        grouped(compute.team, shape, q, &kv.keys, &kv.values, visible, scale, sinks, out_rows);
+        self.out.apply(compute, mixed, out);
     }
 }

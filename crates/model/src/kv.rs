@@ -1,69 +1,95 @@
 //! The key/value cache of one timeline.
 
 use calypte_checkpoint::arch::{Arch, Attention, IndexerKind};
+use calypte_kernels::attention::{BLOCK_POSITIONS, KvCache, KvType, Order};
 
-/// What one layer keeps per position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What one layer keeps per position: heads, and numbers of a head; 0 heads where it keeps none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Widths {
-    /// Keys of all heads; for MLA the compressed latent followed by the shared rotated key; what a short convolution reads.
-    keys: usize,
-    /// Values of all heads; 0 for MLA, whose values are the latent part of its keys, and for a convolution.
-    values: usize,
+    /// Keys; for MLA the compressed latent followed by the shared rotated key, which are the values too.
+    keys: (usize, usize),
+    values: (usize, usize),
     /// The indexer's key, in layers that have one.
-    index: usize,
+    index: (usize, usize),
+    /// What a short convolution reads.
+    conv: usize,
 }
 
-/// One layer's cache: position p of a kind of width w is at `p · w`.
+impl Widths {
+    /// Numbers of a position, without what a convolution reads.
+    fn numbers(&self) -> usize {
+        [self.keys, self.values, self.index].iter().map(|(heads, width)| heads * width).sum()
+    }
+}
+
+/// One layer's cache.
 pub(crate) struct LayerKv {
-    widths: Widths,
-    pub keys: Vec<f32>,
-    pub values: Vec<f32>,
-    pub index: Vec<f32>,
+    conv_width: usize,
+    pub keys: KvCache,
+    pub values: KvCache,
+    pub index: KvCache,
+    /// `[positions, width]`, in f32.
+    pub conv: Vec<f32>,
 }
 
-/// Keys and values of everything a timeline has seen, in f32.
+/// Keys and values of everything a timeline has seen.
 pub struct Kv {
     len: usize,
     pub(crate) layers: Vec<LayerKv>,
 }
 
 fn widths(arch: &Arch, layer: usize) -> Widths {
+    if arch.short_conv_of(layer).is_some() {
+        return Widths { conv: arch.hidden, ..Widths::default() };
+    }
     let index = arch
         .dsa
         .as_ref()
         .filter(|d| d.layers.get(layer) == Some(&IndexerKind::Full))
-        .map_or(0, |d| d.head_dim);
-    if arch.short_conv_of(layer).is_some() {
-        return Widths { keys: arch.hidden, values: 0, index };
-    }
+        .map_or((0, 0), |d| (1, d.head_dim));
     match &arch.attention {
-        Attention::Gqa(a) => Widths { keys: a.kv_heads * a.head_dim, values: a.kv_heads * a.head_dim, index },
-        Attention::Mla(a) => Widths { keys: a.kv_lora + a.rope, values: 0, index },
+        Attention::Gqa(a) => {
+            let heads = (a.kv_heads, a.head_dim);
+            Widths { keys: heads, values: heads, index, conv: 0 }
+        }
+        Attention::Mla(a) => Widths { keys: (1, a.kv_lora + a.rope), index, ..Widths::default() },
     }
 }
 
 impl Kv {
     /// An empty cache with memory for `positions` positions; it grows if more come.
-    pub fn new(arch: &Arch, positions: usize) -> Kv {
+    pub fn new(arch: &Arch, kind: KvType, positions: usize) -> Kv {
+        // Keys that are values too lie in rows; others, and those of an indexer, in lanes.
+        let of_keys = match &arch.attention {
+            Attention::Gqa(_) => Order::Lanes,
+            Attention::Mla(_) => Order::Rows,
+        };
         let layers = (0..arch.layers).map(|l| {
             let w = widths(arch, l);
+            let cache = |order, (heads, width)| KvCache::new(kind, order, heads, width, positions);
             LayerKv {
-                widths: w,
-                keys: Vec::with_capacity(positions * w.keys),
-                values: Vec::with_capacity(positions * w.values),
-                index: Vec::with_capacity(positions * w.index),
+                conv_width: w.conv,
+                keys: cache(of_keys, w.keys),
+                values: cache(Order::Rows, w.values),
+                index: cache(Order::Lanes, w.index),
+                conv: Vec::with_capacity(positions * w.conv),
             }
         });
         Kv { len: 0, layers: layers.collect() }
     }
 
     /// Bytes that one position takes in all layers of the trunk.
-    pub fn bytes_per_position(arch: &Arch) -> u64 {
-        let values = (0..arch.layers).map(|l| {
+    pub fn bytes_per_position(arch: &Arch, kind: KvType) -> u64 {
+        let bytes = (0..arch.layers).map(|l| {
             let w = widths(arch, l);
-            (w.keys + w.values + w.index) as u64
+            w.numbers() * kind.bytes() + w.conv * size_of::<f32>()
         });
-        values.sum::<u64>() * size_of::<f32>() as u64
+        bytes.sum::<usize>() as u64
+    }
+
+    /// Bytes of a cache for so many positions.
+    pub fn bytes(arch: &Arch, kind: KvType, positions: usize) -> u64 {
+        Kv::bytes_per_position(arch, kind) * positions.next_multiple_of(BLOCK_POSITIONS) as u64
     }
 
     /// Positions held.
@@ -80,15 +106,19 @@ impl Kv {
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
         for layer in &mut self.layers {
-            layer.keys.truncate(self.len * layer.widths.keys);
-            layer.values.truncate(self.len * layer.widths.values);
-            layer.index.truncate(self.len * layer.widths.index);
+            layer.keys.truncate(self.len);
+            layer.values.truncate(self.len);
+            layer.index.truncate(self.len);
+            layer.conv.truncate(self.len * layer.conv_width);
         }
     }
 
     /// Makes `rows` positions that every layer has written part of the timeline.
     pub(crate) fn commit(&mut self, rows: usize) {
         self.len += rows;
-        debug_assert!(self.layers.iter().all(|l| l.keys.len() == self.len * l.widths.keys));
+        debug_assert!(self.layers.iter().all(|l| match l.conv_width {
+            0 => l.keys.len() == self.len,
+            width => l.conv.len() == self.len * width,
+        }));
     }
 }

@@ -22,6 +22,7 @@ mod model;
 mod moe;
 mod observer;
 mod rotation;
+mod scratch;
 mod short_conv;
 mod weights;
 

@@ -10,13 +10,14 @@ use std::ops::Range;
 
 use calypte_checkpoint::Role;
 use calypte_checkpoint::arch::{Arch, IndexerKind, Mla as Shape};
-use calypte_kernels::attention::{Cached, Query, attend};
+use calypte_kernels::attention::{KvCache, Query, Scratch, attend};
 use calypte_kernels::matmul::matmul_serial;
 use calypte_kernels::{Activations, Precision, ops};
 
 use crate::dsa::{Indexer, Selection};
 use crate::kv::LayerKv;
 use crate::rotation::Rotation;
+use crate::scratch::MixerScratch;
 use crate::weights::{Loader, Weight};
 use crate::{Compute, ModelError};
 
@@ -52,13 +53,14 @@ struct HeadScratch {
     absorbed: Vec<f32>,
     queries: Vec<f32>,
     mixed: Vec<f32>,
-    scores: Vec<f32>,
+    scratch: Scratch,
 }
 
-/// Tasks per thread when heads are computed together.
-const TASKS_PER_THREAD: usize = 2;
 /// Queries that a task takes together if it can: they share each pass over the cache.
 const QUERIES_PER_TASK: usize = 64;
+/// Rows with keys of their own that a task takes with all their heads: enough that each head's up-projections are used for many
+/// rows at once.
+pub(crate) const SPARSE_ROWS_PER_TASK: usize = 32;
 
 thread_local! {
     static SCRATCH: RefCell<HeadScratch> = RefCell::new(HeadScratch::default());
@@ -108,47 +110,56 @@ impl Mla {
         x: &mut Activations,
         kv: &mut LayerKv,
         selection: &mut Selection,
+        scratch: &mut MixerScratch,
         out: &mut Vec<f32>,
     ) {
         let Shape { heads, nope, rope, v, latent_norm_eps, .. } = self.shape;
         let (rows, head_dim) = (x.rows(), nope + rope);
-        let (mut q, mut q_latent) = (Vec::new(), Activations::new());
+        let MixerScratch { q, low, q_latent, latents, pieces, mixed, .. } = scratch;
         match &self.queries {
             Queries::Low { a, norm, b } => {
-                let mut low = Vec::new();
-                a.apply(compute, x, &mut low);
-                compute.rms_norm(&low, norm, latent_norm_eps, q_latent.fill(rows, norm.len()));
-                b.apply(compute, &mut q_latent, &mut q);
+                a.apply(compute, x, low);
+                compute.rms_norm(low, norm, latent_norm_eps, q_latent.fill(rows, norm.len()));
+                b.apply(compute, q_latent, q);
             }
-            Queries::Direct(w) => w.apply(compute, x, &mut q),
+            Queries::Direct(w) => w.apply(compute, x, q),
         }
         for (i, head) in q.chunks_exact_mut(head_dim).enumerate() {
             rotation.rotate(i / heads, &mut head[nope..]);
         }
-        self.cache_latents(compute, rotation, x, kv);
+        self.cache_latents(compute, rotation, x, latents, kv);
         if let Some(indexer) = &self.indexer {
-            indexer.select(compute, rotation, x, &mut q_latent, kv, selection);
+            indexer.select(compute, rotation, x, q_latent, kv, selection);
         }
 
-        // Head by head, so that each head's up-projections are used for all rows at once; then back to row by row. All heads
-        // read the same cache, so with few rows several heads go over it together.
+        // All heads read the same cache. Rows that see all of it share it too: a task takes one head for all of them, so that its
+        // up-projections are used once, or several heads for few rows. Rows that have keys of their own share them only among
+        // their heads.
         let (keys, selection) = (&kv.keys, &*selection);
-        let fair = heads.div_ceil(compute.team.threads() * TASKS_PER_THREAD);
-        let together = QUERIES_PER_TASK.div_ceil(rows).min(fair);
-        let mut by_head = vec![0f32; heads * rows * v];
-        compute.team.run_pieces(&mut by_head, together * rows * v, |task, out| {
-            let first = task * together;
-            let heads = first..(first + together).min(heads);
+        let apart = selection.is_sparse(rows) && rows >= SPARSE_ROWS_PER_TASK;
+        // Every task goes over the cache by itself, and its queries share the lanes: as few tasks as there are threads.
+        let fair = heads.div_ceil(compute.team.threads());
+        let (rows_each, heads_each) = match apart {
+            true => (SPARSE_ROWS_PER_TASK, heads),
+            false => (rows, QUERIES_PER_TASK.div_ceil(rows).min(fair)),
+        };
+        // A piece is `[heads, rows, v]` of one task.
+        pieces.resize(heads * rows * v, 0.0);
+        compute.team.run_pieces(pieces, heads_each * rows_each * v, |task, out| {
+            let (row, head) = if apart { (task * rows_each, 0) } else { (0, task * heads_each) };
+            let (of_rows, of_heads) =
+                (row..(row + rows_each).min(rows), head..(head + heads_each).min(heads));
             SCRATCH.with_borrow_mut(|scratch| {
-                self.heads_forward(compute.precision, heads, rows, &q, keys, selection, scratch, out);
+                self.heads_forward(compute.precision, of_heads, of_rows, q, keys, selection, scratch, out);
             });
         });
-        let mut mixed = Activations::new();
         for (i, out) in mixed.fill(rows, heads * v).chunks_exact_mut(v).enumerate() {
-            let at = (i % heads * rows + i / heads) * v;
-            out.copy_from_slice(&by_head[at..at + v]);
+            let (row, head) = (i / heads, i % heads);
+            let (first, inside) = (row / rows_each * rows_each, row % rows_each);
+            let at = (first * heads + head * rows_each.min(rows - first) + inside) * v;
+            out.copy_from_slice(&pieces[at..at + v]);
         }
-        self.out.apply(compute, &mut mixed, out);
+        self.out.apply(compute, mixed, out);
     }
 
     /// Appends `[norm(latent) | rotated key]` of every row to the cache.
@@ -157,31 +168,28 @@ impl Mla {
         compute: &Compute<'_>,
         rotation: &Rotation,
         x: &mut Activations,
+        latents: &mut Vec<f32>,
         kv: &mut LayerKv,
     ) {
-        let mut latents = Vec::new();
-        self.kv_a.apply(compute, x, &mut latents);
+        self.kv_a.apply(compute, x, latents);
         let Shape { kv_lora, rope, latent_norm_eps, .. } = self.shape;
         let width = kv_lora + rope;
-        let start = kv.keys.len();
-        kv.keys.resize(start + x.rows() * width, 0.0);
-        let cached = kv.keys[start..].chunks_exact_mut(width);
-        for (row, (latent, cached)) in latents.chunks_exact_mut(width).zip(cached).enumerate() {
+        for (row, latent) in latents.chunks_exact_mut(width).enumerate() {
             let (compressed, key) = latent.split_at_mut(kv_lora);
-            ops::rms_norm(compressed, &self.kv_a_norm, latent_norm_eps, &mut cached[..kv_lora]);
+            ops::rms_norm_in_place(compressed, &self.kv_a_norm, latent_norm_eps);
             rotation.rotate(row, key);
-            cached[kv_lora..].copy_from_slice(key);
         }
+        kv.keys.push(latents);
     }
 
-    /// Some heads for all rows: absorb, attend to the latents, project up. `out` is `[heads, rows, v]`.
+    /// Some heads for some rows: absorb, attend to the latents, project up. `out` is `[heads, rows, v]`.
     fn heads_forward(
         &self,
         precision: Precision,
         heads: Range<usize>,
-        rows: usize,
+        rows: Range<usize>,
         q: &[f32],
-        keys: &[f32],
+        keys: &KvCache,
         selection: &Selection,
         scratch: &mut HeadScratch,
         out: &mut [f32],
@@ -189,32 +197,40 @@ impl Mla {
         let Shape { heads: all, kv_lora, nope, rope, v, scale, .. } = self.shape;
         let (head_dim, width) = (nope + rope, kv_lora + rope);
         let query_of = |row: usize, head: usize| &q[(row * all + head) * head_dim..][..head_dim];
-        let HeadScratch { input, absorbed, queries, mixed, scores } = scratch;
+        let HeadScratch { input, absorbed, queries, mixed, scratch } = scratch;
 
-        absorbed.resize(rows * kv_lora, 0.0);
-        queries.resize(heads.len() * rows * width, 0.0);
-        for (head, queries) in heads.clone().zip(queries.chunks_exact_mut(rows * width)) {
-            for (row, part) in input.fill(rows, nope).chunks_exact_mut(nope).enumerate() {
+        // Row by row, and in a row head by head: all heads see the same keys of a row.
+        let count = heads.len();
+        absorbed.resize(rows.len() * kv_lora, 0.0);
+        queries.resize(count * rows.len() * width, 0.0);
+        for (h, head) in heads.clone().enumerate() {
+            for (row, part) in rows.clone().zip(input.fill(rows.len(), nope).chunks_exact_mut(nope)) {
                 part.copy_from_slice(&query_of(row, head)[..nope]);
             }
             project(precision, &self.k_b, head * kv_lora, kv_lora, input, absorbed);
-            for (row, query) in queries.chunks_exact_mut(width).enumerate() {
-                query[..kv_lora].copy_from_slice(&absorbed[row * kv_lora..(row + 1) * kv_lora]);
+            let of_head = queries.chunks_exact_mut(width).skip(h).step_by(count);
+            for ((row, absorbed), query) in rows.clone().zip(absorbed.chunks_exact(kv_lora)).zip(of_head) {
+                query[..kv_lora].copy_from_slice(absorbed);
                 query[kv_lora..].copy_from_slice(&query_of(row, head)[nope..]);
             }
         }
 
-        let cache = |width| Cached { data: keys, stride: kv_lora + rope, offset: 0, width };
         let vectors = queries.chunks_exact(width).enumerate();
         let list: Vec<Query<'_>> = vectors
-            .map(|(i, vector)| Query { vector, visible: selection.visible(i % rows), sink: None })
+            .map(|(i, vector)| Query {
+                vector,
+                visible: selection.visible(rows.start + i / count),
+                sink: None,
+            })
             .collect();
         mixed.resize(list.len() * kv_lora, 0.0);
-        attend(&list, cache(width), cache(kv_lora), scale, scores, mixed);
+        attend(&list, keys.view(0, width), keys.view(0, kv_lora), scale, scratch, mixed);
 
-        let each = mixed.chunks_exact(rows * kv_lora).zip(out.chunks_exact_mut(rows * v));
-        for (head, (mixed, out)) in heads.zip(each) {
-            input.copy_from(rows, kv_lora, mixed);
+        for (h, (head, out)) in heads.zip(out.chunks_exact_mut(rows.len() * v)).enumerate() {
+            let of_head = mixed.chunks_exact(kv_lora).skip(h).step_by(count);
+            for (latent, mixed) in input.fill(rows.len(), kv_lora).chunks_exact_mut(kv_lora).zip(of_head) {
+                latent.copy_from_slice(mixed);
+            }
             project(precision, &self.v_b, head * v, v, input, out);
         }
     }

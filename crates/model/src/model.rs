@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use calypte_checkpoint::arch::{Arch, Attention, Ffn, Rope, RopeScaling};
 use calypte_checkpoint::{Catalog, Role};
 use calypte_disk::Disk;
+use calypte_kernels::attention::scratch_bytes;
 use calypte_kernels::{Activations, math, ops};
 use calypte_quant::unpack_row;
 use calypte_residency::ExpertCache;
@@ -13,10 +14,11 @@ use calypte_residency::ExpertCache;
 use crate::dsa::Selection;
 use crate::gqa::Gqa;
 use crate::kv::Kv;
-use crate::mla::Mla;
+use crate::mla::{self, Mla};
 use crate::mlp::{Mlp, MlpScratch};
 use crate::moe::{MoeBlock, MoeScratch};
 use crate::rotation::{RopeTable, Rotation};
+use crate::scratch::MixerScratch;
 use crate::short_conv::ShortConv;
 use crate::weights::{Loader, Loading, Weight};
 use crate::{Compute, ModelError, Observer};
@@ -63,6 +65,7 @@ pub struct Workspace {
     /// One for each rotary embedding.
     rotations: Vec<Rotation>,
     selection: Selection,
+    mixer: MixerScratch,
     mlp: MlpScratch,
     moe: MoeScratch,
 }
@@ -70,8 +73,8 @@ pub struct Workspace {
 /// Rows whose logits are computed at once when all of a step's are wanted: a vocabulary is wide.
 pub const LOGIT_ROWS_MAX: usize = 16;
 
-/// An upper estimate of the bytes that a step of `rows` rows works in, without weights and key/value cache.
-pub fn working_bytes(arch: &Arch, rows: usize, context: usize) -> u64 {
+/// An upper estimate of the bytes that a step of `rows` rows works in on so many threads, without weights and key/value cache.
+pub fn working_bytes(arch: &Arch, rows: usize, context: usize, threads: usize) -> u64 {
     let h = arch.hidden as u64;
     let top_k = arch.moe.as_ref().map_or(0, |m| m.top_k as u64);
     let inner = arch.ffn.iter().map(|f| match f {
@@ -88,10 +91,19 @@ pub fn working_bytes(arch: &Arch, rows: usize, context: usize) -> u64 {
     let index = arch.dsa.as_ref().map_or(0, |d| (d.heads * d.head_dim + d.topk.min(context)) as u64);
     // Values of a row: residual, normed (f32 + int8), block output, results of all ranks, expert in- and output.
     let per_row = h * (6 + top_k) + 3 * inner.max().unwrap_or(0) + 2 * attention + index;
-    // Logits, one session's copy of the last row, and the scores of attention (32 queries on each of four threads) and
-    // indexer.
+    // Attention on each thread: a pass over the cache, and for MLA the queries of a task in the width of the latents.
+    let per_thread = match &arch.attention {
+        Attention::Gqa(a) => scratch_bytes(context, a.head_dim, a.head_dim),
+        Attention::Mla(a) => {
+            let key = a.kv_lora + a.rope;
+            let queries = rows.max(mla::SPARSE_ROWS_PER_TASK.min(rows) * a.heads);
+            scratch_bytes(context, key, a.kv_lora) + queries * (key + 2 * a.kv_lora) * size_of::<f32>()
+        }
+    };
+    // Logits, one session's copy of the last row, and the scores of an indexer.
     let logits = arch.vocab as u64 * (LOGIT_ROWS_MAX as u64 + 1);
-    (per_row * rows as u64 + logits + 132 * context as u64) * size_of::<f32>() as u64
+    let scores = if arch.dsa.is_some() { 2 * (threads * context) as u64 } else { 0 };
+    (per_row * rows as u64 + logits + scores) * size_of::<f32>() as u64 + (threads * per_thread) as u64
 }
 
 impl Model {
@@ -151,7 +163,7 @@ impl Model {
     ) -> Result<(), ModelError> {
         let (first, rows, hidden) = (kv.len(), tokens.len(), self.arch.hidden);
         self.embed(tokens, &mut workspace.hidden)?;
-        let Workspace { hidden: stream, normed, block, rotations, selection, mlp, moe } = workspace;
+        let Workspace { hidden: stream, normed, block, rotations, selection, mixer, mlp, moe } = workspace;
         rotations.resize_with(self.ropes.len(), Rotation::default);
         for (rotation, rope) in rotations.iter_mut().zip(&self.ropes) {
             rotation.set(rope, first, rows);
@@ -165,10 +177,10 @@ impl Model {
             compute.rms_norm(stream, &layer.mixer_norm, eps, normed.fill(rows, hidden));
             let rotation = self.arch.views[number].rope.map(|i| &rotations[i]);
             match (&layer.mixer, rotation) {
-                (MixerBlock::Gqa(a), _) => a.forward(compute, rotation, first, normed, kv, block),
-                (MixerBlock::ShortConv(c), _) => c.forward(compute, first, normed, kv, block),
+                (MixerBlock::Gqa(a), _) => a.forward(compute, rotation, first, normed, kv, mixer, block),
+                (MixerBlock::ShortConv(c), _) => c.forward(compute, first, normed, kv, mixer, block),
                 (MixerBlock::Mla(a), Some(rotation)) => {
-                    a.forward(compute, rotation, normed, kv, selection, block);
+                    a.forward(compute, rotation, normed, kv, selection, mixer, block);
                     (0..rows).for_each(|r| observer.selected(number, first + r, selection.positions(r)));
                 }
                 (MixerBlock::Mla(_), None) => unreachable!("checked when the checkpoint was opened"),

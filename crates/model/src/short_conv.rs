@@ -9,6 +9,7 @@ use calypte_checkpoint::arch::ShortConv as Shape;
 use calypte_kernels::Activations;
 
 use crate::kv::LayerKv;
+use crate::scratch::MixerScratch;
 use crate::weights::{Loader, Weight};
 use crate::{Compute, ModelError};
 
@@ -44,23 +45,23 @@ impl ShortConv {
         first: usize,
         x: &mut Activations,
         kv: &mut LayerKv,
+        scratch: &mut MixerScratch,
         out: &mut Vec<f32>,
     ) {
         let (rows, hidden) = (x.rows(), x.cols());
-        let mut projected = Vec::new();
-        self.input.apply(compute, x, &mut projected);
+        let MixerScratch { q: projected, mixed, .. } = scratch;
+        self.input.apply(compute, x, projected);
         for row in projected.chunks_exact(3 * hidden) {
             let (gate, x) = (&row[..hidden], &row[2 * hidden..]);
-            kv.keys.extend(gate.iter().zip(x).map(|(b, x)| b * x));
+            kv.conv.extend(gate.iter().zip(x).map(|(b, x)| b * x));
         }
-        let mut mixed = Activations::new();
         for (row, out) in mixed.fill(rows, hidden).chunks_exact_mut(hidden).enumerate() {
             out.fill(0.0);
             let position = first + row;
             for (j, weights) in self.kernel.chunks_exact(hidden).enumerate() {
                 // Positions before the first one count as zeros.
                 let Some(past) = (position + 1 + j).checked_sub(self.length) else { continue };
-                let inputs = &kv.keys[past * hidden..(past + 1) * hidden];
+                let inputs = &kv.conv[past * hidden..(past + 1) * hidden];
                 for ((o, w), u) in out.iter_mut().zip(weights).zip(inputs) {
                     *o += w * u;
                 }
@@ -68,6 +69,6 @@ impl ShortConv {
             let gate = &projected[(3 * row + 1) * hidden..(3 * row + 2) * hidden];
             out.iter_mut().zip(gate).for_each(|(o, c)| *o *= c);
         }
-        self.out.apply(compute, &mut mixed, out);
+        self.out.apply(compute, mixed, out);
     }
 }

@@ -182,6 +182,24 @@ fn no_bundled_model() {
     check("plan", &[], 3, &["the bundled model was not found"]);
 }
 
+#[test]
+fn an_instruction_set_that_is_not_there() {
+    let model = fixture("glm_moe_dsa-a").join("model.gguf");
+    // The second exists elsewhere: no native machine has it.
+    for isa in ["avx513", "simd128"] {
+        for line in ["run {M} --prompt-ids 1", "plan {M} --no-probe", "bench {M} -p 1 -n 0", "chat {M}"] {
+            let args = words(line, &[("M", &model)]);
+            let output = command(&args).env("CALYPTE_ISA", isa).output().expect("the program starts");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
+            for part in ["CALYPTE_ISA", isa, "this machine, which has scalar", "unset"] {
+                assert!(stderr.contains(part), "`{part}` for {line}: {stderr}");
+            }
+            assert!(output.stdout.is_empty() && !stderr.contains("panicked"), "{line}: {stderr}");
+        }
+    }
+}
+
 /// A long run from a copy of a fixture that can be cut while it is read.
 fn long_run(dir: &Path, more: &str) -> (std::path::PathBuf, Vec<String>) {
     let model = dir.join("model.gguf");

@@ -1,5 +1,6 @@
 //! What works.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use safetensors::SafeTensors;
@@ -39,7 +40,7 @@ fn the_machine_interface_has_its_fields() {
     let got =
         greedy(&fixture("glm_moe_dsa-a"), &json!([1, 2, 3]), "--io pread-buffered --threads 2 --seed 5");
     type IsKind = fn(&Value) -> bool;
-    let kinds: [(&str, IsKind); 13] = [
+    let kinds: [(&str, IsKind); 14] = [
         ("/prompt_ids", Value::is_array),
         ("/ids", Value::is_array),
         ("/text", Value::is_string),
@@ -52,6 +53,7 @@ fn the_machine_interface_has_its_fields() {
         ("/stats/bytes_read", Value::is_u64),
         ("/stats/io", Value::is_string),
         ("/stats/peak_rss_bytes", Value::is_u64),
+        ("/stats/isa", Value::is_string),
         ("/stats/seed", Value::is_u64),
     ];
     for (path, is_kind) in kinds {
@@ -320,7 +322,10 @@ fn plans_say_everything_before_a_weight_is_read() {
     assert_eq!(number("/cold_read_bytes_per_token"), 5 * 3 * 3 * 32 * 32 * 2);
     // f32: the latent of 32 and the rotated key of 8 in 8 layers, the indexer's key of 64 in 4.
     assert_eq!(number("/kv_bytes_per_token"), (8 * (32 + 8) + 4 * 64) * 4);
-    assert_eq!(number("/budget/kv_bytes"), 100 * number("/kv_bytes_per_token"));
+    // In blocks of 64 positions.
+    assert_eq!(number("/budget/kv_bytes"), 128 * number("/kv_bytes_per_token"));
+    let half = run(&words("plan {M} --json --no-probe --kv f16", &[("M", &model)])).ok().json();
+    assert_eq!(half["kv_bytes_per_token"].as_u64(), Some(number("/kv_bytes_per_token") / 2));
     assert_eq!(got["layers"].as_array().map(Vec::len), Some(5));
     let parts = ["resident", "kv", "working", "program", "expert_cache"];
     let sum: u64 = parts.iter().map(|p| number(&format!("/budget/{p}_bytes"))).sum();
@@ -453,7 +458,6 @@ fn a_listener_that_leaves_is_no_failure() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_a_run_with_its_statistics() {
-    use std::io::Read;
     let model = fixture("glm_moe_dsa-a");
     let args =
         words("run {M} --prompt-ids 1,2 -n 1000000 --ctx 20000 --ignore-eos --temp 0", &[("M", &model)]);
@@ -472,7 +476,7 @@ fn ctrl_c_ends_a_run_with_its_statistics() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_an_answer_and_not_the_conversation() {
-    use std::io::{Read, Write};
+    use std::io::Write;
     let dir = tempfile::tempdir().expect("a directory");
     copy_dir(&fixture("glm_moe_dsa-a"), dir.path());
     // The answer must not end by itself: an end token that greedy decoding never comes to.
@@ -522,6 +526,24 @@ fn bench_measures_what_was_asked() {
         assert!(runs.len() == 3 && runs.is_sorted() && runs[0] > 0.0, "{test}");
         assert_eq!(test["tok_s"], runs[1], "the median");
     }
-    let text = run(&words("bench {M} -p 8 -n 0 -r 1", &[("M", &model)])).ok().stdout;
-    assert!(text.trim_start().starts_with("pp8") && text.contains("tok/s"), "{text}");
+    let text = run(&words("bench {M} -p 8 -n 0 -r 1 --depth 100,7", &[("M", &model)])).ok().stdout;
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() == 2 && lines.iter().all(|line| line.contains("tok/s (")), "{text}");
+    assert!(lines[0].starts_with("  pp8 @100  ") && lines[1].starts_with("  pp8 @7    "), "{text}");
+}
+
+#[cfg(unix)]
+#[test]
+fn bench_prints_what_it_has_before_it_ends() {
+    let args = words("bench {M} -p 1,30000 -n 0 -r 9", &[("M", &fixture("llama-a"))]);
+    let mut child = crate::program::command(&args).spawn().expect("the program starts");
+    let mut stdout = BufReader::new(child.stdout.take().expect("stdout"));
+    let mut text = String::new();
+    stdout.read_line(&mut text).expect("a line");
+    assert!(text.starts_with("  pp1      "), "{text}");
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+    stdout.read_to_string(&mut text).expect("text");
+    assert_eq!(child.wait().expect("the program ends").code(), Some(130));
+    assert_eq!(text.lines().count(), 1, "{text}");
 }

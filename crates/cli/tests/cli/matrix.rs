@@ -12,18 +12,19 @@ fn every_instruction_set_gives_the_same_bits() {
         std::fs::write(&ids, list(&expected(name)["prompt_ids"])).expect("written");
         let model = fixture(name).join("model.gguf");
         let args = words("score {M} --ids-file {I} --json", &[("M", &model), ("I", &ids)]);
-        // A machine without one of them takes its best instead; the answer is the same there, too.
-        let tiers = match cfg!(target_arch = "aarch64") {
-            true => ["scalar", "neon", "dotprod"],
-            false => ["scalar", "avx2", "avx512"],
-        };
+        // The first is the machine's best. A machine without one of the others says so.
+        let tiers = ["", "scalar", "neon", "dotprod", "avx2", "avx512"];
         let digests: BTreeSet<String> = tiers
             .into_iter()
-            .map(|isa| {
+            .filter_map(|isa| {
                 let output = command(&args).env("CALYPTE_ISA", isa).output().expect("the program starts");
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                if !matches!(isa, "" | "scalar") && stderr.contains("no instruction set of this machine") {
+                    return None;
+                }
+                assert!(output.status.success(), "{stderr}");
                 let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-                object["logits_sha256"].to_string()
+                Some(object["logits_sha256"].to_string())
             })
             .collect();
         assert_eq!(digests.len(), 1, "{name}: {digests:?}");

@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 
-use super::{Cached, Query, Visible, attend};
+use super::{KvCache, Query, Scratch, Visible, attend};
 use crate::Team;
 use crate::team::SendPtr;
 
 /// Rows of queries that one task takes together.
-const ROWS_PER_TASK: usize = 8;
+const ROWS_PER_TASK: usize = 16;
 
 /// How many query heads there are, and how many share each head of keys and values.
 #[derive(Clone, Copy, Debug)]
@@ -20,27 +20,21 @@ pub struct Heads {
     pub width: usize,
 }
 
-#[derive(Default)]
-struct Scratch {
-    scores: Vec<f32>,
-    mixed: Vec<f32>,
-}
-
 thread_local! {
     /// Kept per thread so that a steady state allocates little.
-    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+    static SCRATCH: RefCell<(Scratch, Vec<f32>)> = RefCell::default();
 }
 
 /// Grouped-query attention (arXiv 2305.13245) for rows of queries.
 ///
-/// `q` and `out` are `[rows, queries · width]`, `keys` and `values` `[positions, keys · width]`; `visible` says what a row
-/// sees; `sinks` has one score for each head of queries.
+/// `q` and `out` are `[rows, queries · width]`; `keys` and `values` have `keys` heads of `width` numbers; `visible` says what a
+/// row sees; `sinks` has one score for each head of queries.
 pub fn grouped<'a>(
     team: &Team,
     heads: Heads,
     q: &[f32],
-    keys: &[f32],
-    values: &[f32],
+    keys: &KvCache,
+    values: &KvCache,
     visible: impl Fn(usize) -> Visible<'a> + Sync,
     scale: f32,
     sinks: Option<&[f32]>,
@@ -60,7 +54,6 @@ pub fn grouped<'a>(
         let first_head = task % units * together;
         let first_row = task / units * ROWS_PER_TASK;
         let rows = first_row..(first_row + ROWS_PER_TASK).min(rows);
-        let cache = |data| Cached { data, stride: kv * width, offset: first_head / group * width, width };
         let at = |row: usize, head: usize| row * row_width + head * width;
         let of_row = |row: usize| {
             let visible = visible(row);
@@ -71,9 +64,10 @@ pub fn grouped<'a>(
             })
         };
         let list: Vec<Query<'_>> = rows.clone().flat_map(of_row).collect();
-        SCRATCH.with_borrow_mut(|Scratch { scores, mixed }| {
+        let head = first_head / group;
+        SCRATCH.with_borrow_mut(|(scratch, mixed)| {
             mixed.resize(list.len() * width, 0.0);
-            attend(&list, cache(keys), cache(values), scale, scores, mixed);
+            attend(&list, keys.view(head, width), values.view(head, width), scale, scratch, mixed);
             for (row, mixed) in rows.zip(mixed.chunks_exact(together * width)) {
                 // SAFETY: the heads of this unit lie side by side in the row; no other task has them, and `out` is as
                 // large as `q`, from which the queries came.
@@ -89,6 +83,7 @@ pub fn grouped<'a>(
 #[cfg(test)]
 mod tests {
     use super::super::testing::{bits, noise};
+    use super::super::{KvType, Order};
     use super::*;
 
     /// Grouped heads over rows, at once and one by one, with any number of threads.
@@ -96,18 +91,23 @@ mod tests {
     fn rows_and_threads_change_nothing() {
         let heads = Heads { queries: 6, keys: 2, width: 20 };
         let (rows, first) = (19, 11);
-        let (q, keys) = (noise(rows * 120, 4), noise((first + rows) * 40, 5));
-        let (values, sinks) = (noise((first + rows) * 40, 6), noise(6, 7));
-        let run = |threads, rows: std::ops::Range<usize>| {
-            let mut out = vec![f32::NAN; rows.len() * 120];
-            let visible = |row: usize| Visible::latest(first + rows.start + row + 1, Some(25));
-            let q = &q[rows.start * 120..rows.end * 120];
-            grouped(&Team::new(threads), heads, q, &keys, &values, visible, 0.3, Some(&sinks), &mut out);
-            bits(&out)
-        };
-        let want = run(1, 0..rows);
-        assert_eq!(run(3, 0..rows), want);
-        let single: Vec<u32> = (0..rows).flat_map(|r| run(2, r..r + 1)).collect();
-        assert_eq!(single, want);
+        let (q, sinks) = (noise(rows * 120, 4), noise(6, 7));
+        for kind in [KvType::F16, KvType::F32] {
+            let mut keys = KvCache::new(kind, Order::Lanes, 2, 20, 0);
+            let mut values = KvCache::new(kind, Order::Rows, 2, 20, 0);
+            keys.push(&noise((first + rows) * 40, 5));
+            values.push(&noise((first + rows) * 40, 6));
+            let run = |threads, rows: std::ops::Range<usize>| {
+                let mut out = vec![f32::NAN; rows.len() * 120];
+                let visible = |row: usize| Visible::latest(first + rows.start + row + 1, Some(25));
+                let q = &q[rows.start * 120..rows.end * 120];
+                grouped(&Team::new(threads), heads, q, &keys, &values, visible, 0.3, Some(&sinks), &mut out);
+                bits(&out)
+            };
+            let want = run(1, 0..rows);
+            assert_eq!(run(3, 0..rows), want);
+            let single: Vec<u32> = (0..rows).flat_map(|r| run(2, r..r + 1)).collect();
+            assert_eq!(single, want);
+        }
     }
 }

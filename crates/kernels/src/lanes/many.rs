@@ -11,8 +11,6 @@ use super::{Factors, QUADS, Rows, Shape, Simd, Sink, Tile, Unpack, add_block, do
 use crate::Activations;
 use crate::matmul::Out;
 
-/// From this many activation rows on, unpacking into a panel pays.
-pub(super) const ROWS_MIN: usize = 5;
 /// Blocks of columns in a panel, at most; a multiple of the eight blocks that some formats store together. Two panels of
 /// sixteen rows and 32 blocks are 40 KiB of codes and factors; 16 to 64 are equally fast where rows are long, so this is
 /// chosen for rows that fit into one.

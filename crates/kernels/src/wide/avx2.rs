@@ -11,7 +11,7 @@ use super::Wide;
 pub(crate) struct Avx2Floats([__m256; 2]);
 
 impl Wide for Avx2Floats {
-    const ACCUMULATORS: usize = 4;
+    const ACCUMULATORS: usize = 6;
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> Self {
@@ -46,6 +46,24 @@ impl Wide for Avx2Floats {
         let (a, b) = (self.0, other.0);
         // SAFETY: promised by the caller.
         Avx2Floats(unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] })
+    }
+
+    #[inline(always)]
+    unsafe fn add_exact(self, a: Self, b: Self) -> Self {
+        let (a, b, c) = (a.0, b.0, self.0);
+        // SAFETY: promised by the caller.
+        Avx2Floats(unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] })
+    }
+
+    #[inline(always)]
+    unsafe fn load_half(from: *const u16) -> Self {
+        // SAFETY: promised by the caller.
+        Avx2Floats(unsafe {
+            [
+                _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())),
+            ]
+        })
     }
 
     #[inline(always)]

@@ -11,7 +11,7 @@ use super::Wide;
 pub(crate) struct Avx512Floats(pub(crate) __m512);
 
 impl Wide for Avx512Floats {
-    const ACCUMULATORS: usize = 16;
+    const ACCUMULATORS: usize = 24;
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> Self {
@@ -41,6 +41,18 @@ impl Wide for Avx512Floats {
     unsafe fn mul(self, other: Self) -> Self {
         // SAFETY: promised by the caller.
         Avx512Floats(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn add_exact(self, a: Self, b: Self) -> Self {
+        // SAFETY: promised by the caller.
+        Avx512Floats(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_half(from: *const u16) -> Self {
+        // SAFETY: promised by the caller.
+        Avx512Floats(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
     }
 
     #[inline(always)]

@@ -11,7 +11,7 @@ use super::Wide;
 pub(crate) struct NeonFloats([float32x4_t; 4]);
 
 impl Wide for NeonFloats {
-    const ACCUMULATORS: usize = 4;
+    const ACCUMULATORS: usize = 6;
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> Self {
@@ -49,6 +49,15 @@ impl Wide for NeonFloats {
         for i in 0..4 {
             // SAFETY: promised by the caller.
             self.0[i] = unsafe { vmulq_f32(self.0[i], other.0[i]) };
+        }
+        self
+    }
+
+    #[inline(always)]
+    unsafe fn add_exact(mut self, a: Self, b: Self) -> Self {
+        for i in 0..4 {
+            // SAFETY: promised by the caller.
+            self.0[i] = unsafe { vfmaq_f32(self.0[i], a.0[i], b.0[i]) };
         }
         self
     }

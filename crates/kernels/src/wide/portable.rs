@@ -9,7 +9,7 @@ use super::Wide;
 pub(crate) struct PortableFloats([f32; LANES]);
 
 impl Wide for PortableFloats {
-    const ACCUMULATORS: usize = 4;
+    const ACCUMULATORS: usize = 2;
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> Self {

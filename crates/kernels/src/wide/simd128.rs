@@ -11,7 +11,7 @@ use super::Wide;
 pub(crate) struct Simd128Floats([v128; 4]);
 
 impl Wide for Simd128Floats {
-    const ACCUMULATORS: usize = 4;
+    const ACCUMULATORS: usize = 2;
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> Self {
