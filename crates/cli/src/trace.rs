@@ -1,9 +1,9 @@
 //! `calypte trace`: record which experts a model's routers choose.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use calypte_engine::{Engine, Event, Generation, Observer, Stop};
-use calypte_replay::{Recorder, TraceLayer};
+use calypte_replay::{Recorder, Trace, TraceError, TraceLayer};
 use clap::Args;
 use serde_json::json;
 
@@ -91,8 +91,12 @@ impl TraceSource {
 struct Routes(Recorder);
 
 impl Observer for Routes {
-    fn routed(&mut self, layer: usize, position: usize, experts: &[u32], _weights: &[f32]) {
-        self.0.routed(layer, position, experts);
+    fn step_begins(&mut self, position: usize) {
+        self.0.step_begins(position);
+    }
+
+    fn routed(&mut self, layer: usize, _position: usize, experts: &[u32], _weights: &[f32]) {
+        self.0.routed(layer, experts);
     }
 }
 
@@ -129,7 +133,7 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
     let mut trace = routes.0.finish();
     trace.fingerprint = engine.catalog().fingerprint;
     trace.budget_bytes = engine.budget().expert_bytes;
-    trace.write(&args.out).map_err(|e| Failure::Usage(e.to_string()))?;
+    write(&trace, &args.out)?;
     if stop == Stop::Cancelled {
         // What was recorded until then is complete and written.
         return Err(Failure::Interrupted);
@@ -157,18 +161,18 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Writes a trace to where the user wants it.
+pub fn write(trace: &Trace, path: &Path) -> Result<(), Failure> {
+    trace.write(path).map_err(|e| match e {
+        TraceError::Io { path, source } => Failure::Output { to: path.display().to_string(), source },
+        damaged => Failure::Open(damaged.to_string()),
+    })
+}
+
 /// The layers whose experts are streamed.
 fn layers(engine: &Engine) -> Result<Vec<TraceLayer>, Failure> {
-    let layers: Vec<TraceLayer> = engine
-        .expert_slots()
-        .into_iter()
-        .map(|(number, size)| TraceLayer {
-            number: number as u32,
-            experts: size.experts as u32,
-            top_k: size.top_k as u32,
-            slot_bytes: size.slot_bytes,
-        })
-        .collect();
+    let layers: Vec<TraceLayer> =
+        engine.expert_slots().into_iter().map(|(number, size)| TraceLayer::new(number, size)).collect();
     if layers.is_empty() {
         let path = engine.catalog().source.display();
         return Err(Failure::Usage(format!(

@@ -17,8 +17,12 @@ use common::{Expected, fixtures, never};
 struct Routes(Recorder);
 
 impl Observer for Routes {
-    fn routed(&mut self, layer: usize, position: usize, experts: &[u32], _weights: &[f32]) {
-        self.0.routed(layer, position, experts);
+    fn step_begins(&mut self, position: usize) {
+        self.0.step_begins(position);
+    }
+
+    fn routed(&mut self, layer: usize, _position: usize, experts: &[u32], _weights: &[f32]) {
+        self.0.routed(layer, experts);
     }
 }
 
@@ -39,12 +43,7 @@ fn record(fixture: &str, policy: &str, cache: Size, chunk: usize) -> (Vec<Watche
     let watched = log.watch(policy::by_name(policy).expect("a policy"));
     let mut engine = Engine::with_policy(catalog, disk, watched, &options, &mut ())
         .unwrap_or_else(|e| panic!("{fixture}: {e}"));
-    let layers = engine.expert_slots().into_iter().map(|(number, size)| TraceLayer {
-        number: number as u32,
-        experts: size.experts as u32,
-        top_k: size.top_k as u32,
-        slot_bytes: size.slot_bytes,
-    });
+    let layers = engine.expert_slots().into_iter().map(|(number, size)| TraceLayer::new(number, size));
     let mut routes = Routes(Recorder::new(layers.collect()));
     let prompt = Expected::read(&path).prompt_ids;
     for seed in [1, 2] {

@@ -40,6 +40,18 @@ pub struct Trace {
     experts: Vec<Vec<u16>>,
 }
 
+impl TraceLayer {
+    /// Layer `number` of a model, as its expert cache sees it.
+    pub fn new(number: usize, size: LayerSize) -> TraceLayer {
+        TraceLayer {
+            number: number as u32,
+            experts: size.experts as u32,
+            top_k: size.top_k as u32,
+            slot_bytes: size.slot_bytes,
+        }
+    }
+}
+
 impl Trace {
     /// An empty trace of a model with these layers. Ids must fit 16 bits, which every model's do.
     pub fn new(layers: Vec<TraceLayer>) -> Trace {

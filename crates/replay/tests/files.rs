@@ -71,17 +71,15 @@ fn damage_is_refused_with_its_place() {
 #[test]
 fn a_recorder_makes_steps_of_what_a_model_reports() {
     let mut recorder = Recorder::new(vec![layer(1, 4, 2), layer(3, 300, 1)]);
-    for (position, experts) in [(0, [0, 1]), (1, [2, 3])] {
-        recorder.routed(1, position, &experts);
-    }
-    recorder.routed(2, 0, &[5]);
-    recorder.routed(3, 0, &[299]);
-    recorder.routed(3, 1, &[7]);
+    let mut step = |position, rows: &[(usize, &[u32])]| {
+        recorder.step_begins(position);
+        rows.iter().for_each(|(layer, experts)| recorder.routed(*layer, experts));
+    };
+    step(0, &[(1, &[0, 1]), (1, &[2, 3]), (2, &[5]), (3, &[299]), (3, &[7])]);
     // Cancelled in its second layer, and done again.
-    recorder.routed(1, 2, &[1, 2]);
-    recorder.routed(1, 2, &[3, 0]);
-    recorder.routed(3, 2, &[256]);
-    recorder.routed(1, 3, &[3, 0]);
+    step(2, &[(1, &[1, 2])]);
+    step(2, &[(1, &[3, 0]), (3, &[256])]);
+    step(3, &[(1, &[3, 0])]);
     let trace = recorder.finish();
     assert_eq!(trace.steps(), small().steps());
     for step in 0..2 {
@@ -89,6 +87,17 @@ fn a_recorder_makes_steps_of_what_a_model_reports() {
             assert_eq!(trace.routed(step, layer), small().routed(step, layer));
         }
     }
+}
+
+/// With one layer, nothing but the step's own word tells it from the next.
+#[test]
+fn a_recorder_tells_steps_of_a_single_layer_apart() {
+    let mut recorder = Recorder::new(vec![layer(0, 4, 1)]);
+    for position in [0, 1, 2] {
+        recorder.step_begins(position);
+        recorder.routed(0, &[position as u32]);
+    }
+    assert_eq!(recorder.finish().steps().iter().map(|step| step.rows).collect::<Vec<_>>(), [1, 1, 1]);
 }
 
 /// A NumPy archive of one array, as `numpy.savez` writes it, or with `deflated` content.
