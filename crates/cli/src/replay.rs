@@ -1,15 +1,15 @@
 //! `calypte replay`: what a cache of experts would have made of a recorded run.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use calypte_replay::{Memory, Outcome, ReplayError, Setting, Timing, Trace, TraceError, Uses, replay};
+use calypte_replay::{Memory, Outcome, ReplayError, Setting, Timing, Trace, Uses, replay};
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::exit::Failure;
 use crate::output::{Out, grouped, three_digits};
+use crate::trace::write;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -105,7 +105,7 @@ impl std::str::FromStr for Slots {
     }
 }
 
-/// The clairvoyant bounds of one number of slots.
+/// What a hit rate is compared with, for one number of slots.
 #[derive(Clone, Copy)]
 struct Bounds {
     lru: f64,
@@ -117,7 +117,7 @@ struct Bounds {
 pub fn replays(args: &ReplayArgs) -> Result<(), Failure> {
     let trace = read(args)?;
     if let Some(path) = &args.import {
-        return trace.write(path).map_err(failed);
+        return write(&trace, path);
     }
     let trace = Arc::new(trace);
     let uses = Arc::new(Uses::of(&trace));
@@ -139,26 +139,24 @@ pub fn replays(args: &ReplayArgs) -> Result<(), Failure> {
         replay(&trace, &uses, &setting(policy, predictor, memory)).map_err(refused)
     };
     let mut out = Out::new();
-    let mut bounds: HashMap<usize, Bounds> = HashMap::new();
-    for (index, slots) in args.slots.iter().enumerate() {
+    for slots in &args.slots {
         let memory = memory(&trace, *slots, top_k)?;
+        let mut known: Option<Bounds> = None;
         if !args.json {
             out.line(&heading(memory, top_k))?;
         }
         for policy in &args.policy {
             for predictor in &args.predictor {
                 let outcome = run(policy, predictor, memory)?;
-                let bounds = match bounds.get(&index) {
-                    Some(bounds) => *bounds,
+                let bounds = match known {
+                    Some(bounds) => bounds,
                     None => {
                         let rate = |policy| run(policy, "none", memory).map(|outcome| outcome.hit_rate());
-                        let new = Bounds {
+                        *known.insert(Bounds {
                             lru: rate("lru")?,
                             belady: rate("belady")?,
                             bypass: rate("belady_bypass")?,
-                        };
-                        bounds.insert(index, new);
-                        new
+                        })
                     }
                 };
                 let line = Line { policy, predictor, memory, outcome, bounds };
@@ -170,17 +168,8 @@ pub fn replays(args: &ReplayArgs) -> Result<(), Failure> {
 }
 
 fn read(args: &ReplayArgs) -> Result<Trace, Failure> {
-    let path = &args.trace;
-    let bytes = std::fs::read(path).map_err(|e| Failure::Open(format!("{}: {e}", path.display())))?;
-    let trace = match bytes.starts_with(b"PK") {
-        true => Trace::from_npz(path, &bytes, args.sequence.map(std::num::NonZeroUsize::get)),
-        false => Trace::from_bytes(path, &bytes),
-    };
-    trace.map_err(failed)
-}
-
-fn failed(error: TraceError) -> Failure {
-    Failure::Open(error.to_string())
+    Trace::read(&args.trace, args.sequence.map(std::num::NonZeroUsize::get))
+        .map_err(|e| Failure::Open(e.to_string()))
 }
 
 fn refused(error: ReplayError) -> Failure {

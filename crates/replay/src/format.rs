@@ -25,22 +25,23 @@ const MAGIC: &[u8; 8] = b"CALYROUT";
 const VERSION: u32 = 1;
 /// Bit of a step's first word: another conversation begins.
 const BEGINS_SEQUENCE: u32 = 1 << 31;
-/// More layers than any model has.
-const LAYERS_MAX: u32 = 1 << 16;
-/// Ids have 16 bits.
-const EXPERTS_MAX: u32 = 1 << 16;
+/// Layers that a trace may have: caches are made for as many as a file says, before it proves that it has them.
+pub(crate) const LAYERS_MAX: u32 = 1 << 10;
+/// Experts that a layer may have, for the same reason.
+pub(crate) const EXPERTS_MAX: u32 = 1 << 14;
 /// Layers with at most this many experts have ids of one byte.
 const ONE_BYTE_EXPERTS_MAX: u32 = 256;
 
 impl Trace {
-    /// Reads a trace from a file: this format, or an `.npz` (see [`Trace::from_npz`]; one token a step, one sequence).
+    /// Reads a trace from a file: this format, or an `.npz` whose sequences are `sequence_tokens` long (see
+    /// [`Trace::from_npz`]).
     ///
     /// # Errors
     /// [`TraceError`], with file, offset, what was expected and what was found.
-    pub fn read(path: &Path) -> Result<Trace, TraceError> {
+    pub fn read(path: &Path, sequence_tokens: Option<usize>) -> Result<Trace, TraceError> {
         let bytes = std::fs::read(path).map_err(|e| TraceError::io(path, e))?;
         if bytes.starts_with(b"PK") {
-            Trace::from_npz(path, &bytes, None)
+            Trace::from_npz(path, &bytes, sequence_tokens)
         } else {
             Trace::from_bytes(path, &bytes)
         }

@@ -8,6 +8,7 @@
 use std::path::Path;
 
 use crate::error::Bytes;
+use crate::format::{EXPERTS_MAX, LAYERS_MAX};
 use crate::{Step, Trace, TraceError, TraceLayer};
 
 const END_MAGIC: [u8; 4] = *b"PK\x05\x06";
@@ -40,20 +41,19 @@ impl Trace {
         let mut ids = Vec::with_capacity(total / width.max(1));
         for (index, bytes) in data.chunks_exact(width).enumerate() {
             let value = bytes.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
-            let Ok(id) = u16::try_from(value) else {
-                return Err(file.damaged(
-                    start + index * width,
-                    "an expert below 65536",
-                    value.to_string(),
-                    REMEDY,
-                ));
+            let known = u16::try_from(value).ok().filter(|&id| u32::from(id) < EXPERTS_MAX);
+            let Some(id) = known else {
+                let expected = format!("an expert below {EXPERTS_MAX}");
+                return Err(file.damaged(start + index * width, expected, value.to_string(), REMEDY));
             };
             ids.push(id);
         }
         let experts = ids.iter().max().map_or(1, |&highest| u32::from(highest) + 1);
-        if top_k == 0 || layers == 0 || top_k as u64 > u64::from(experts) {
+        // An array without numbers may claim any shape.
+        if ids.is_empty() || layers as u64 > u64::from(LAYERS_MAX) || top_k as u64 > u64::from(experts) {
             let found = format!("[{layers}, {tokens}, {top_k}] with {experts} experts");
-            return Err(file.damaged(0, "at least one layer, and fewer choices than experts", found, REMEDY));
+            let expected = format!("1 to {LAYERS_MAX} layers, tokens, and no more choices than experts");
+            return Err(file.damaged(0, expected, found, REMEDY));
         }
         let layer = |number| TraceLayer { number, experts, top_k: top_k as u32, slot_bytes: 0 };
         let mut trace = Trace::new((0..layers as u32).map(layer).collect());

@@ -29,9 +29,9 @@ fn what_is_written_is_read() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("run.trace");
     small().write(&path).expect("written");
-    assert_eq!(Trace::read(&path).expect("read"), small());
+    assert_eq!(Trace::read(&path, None).expect("read"), small());
     assert_eq!(std::fs::read_dir(dir.path()).expect("a directory").count(), 1, "nothing else is left");
-    assert!(Trace::read(&dir.path().join("none")).is_err());
+    assert!(Trace::read(&dir.path().join("none"), None).is_err());
 }
 
 #[test]
@@ -60,6 +60,8 @@ fn damage_is_refused_with_its_place() {
     assert!(changed(0, b'X').contains("expected the letters CALYROUT, found \"XALYROUT\""));
     assert!(changed(8, 2).contains("expected version 1, found 2"));
     assert!(changed(12, 0).contains("layers, found 0"));
+    assert!(changed(13, 5).contains("expected 1 to 1024 layers, found 1282"));
+    assert!(changed(62, 1).contains("expected 1 to 16384 experts"), "more than are held");
     assert!(changed(64, 5).contains("offset 60"), "more experts per token than experts");
     assert!(changed(110, 4).contains("offset 110: expected an expert below 4, found 4"));
     assert!(changed(good.len() - 8, 3).contains("expected the number of steps, 2, found 3"));
@@ -174,8 +176,12 @@ fn other_archives_are_refused() {
         (npy("<f4", "(1, 2, 1)", &[0; 8]), "little-endian integers, found \"<f4\""),
         (npy("<i2", "(2, 1)", &[0; 4]), "three dimensions"),
         (npy("<i2", "(1, 3, 1)", &[0; 4]), "4 bytes until the end"),
-        (npy("<i4", "(1, 1, 1)", &[0, 0, 1, 0]), "an expert below 65536, found 65536"),
-        (npy("<i2", "(1, 1, 4)", &[0; 8]), "fewer choices than experts"),
+        (npy("<i4", "(1, 1, 1)", &[0, 0, 1, 0]), "an expert below 16384, found 65536"),
+        (npy("<i2", "(1, 1, 1)", &[0xFF; 2]), "an expert below 16384, found 65535"),
+        (npy("<i2", "(1, 1, 4)", &[0; 8]), "no more choices than experts"),
+        (npy("<i2", "(4000000000, 0, 1)", &[]), "found [4000000000, 0, 1]"),
+        (npy("<i2", "(1, 0, 1)", &[]), "found [1, 0, 1]"),
+        (npy("|u1", "(2000, 1, 1)", &[0; 2000]), "1 to 1024 layers"),
     ] {
         let message = refusal("experts.npy", &array, crc(&array));
         assert!(message.contains(expected), "{message}");
