@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use calypte_residency::policy::order::{Candidates, PerExpert};
+use calypte_residency::per_expert::PerExpert;
+use calypte_residency::policy::order::Candidates;
 use calypte_residency::{Evict, Key};
 
 use crate::Trace;

@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use calypte_residency::policy::order::PerExpert;
+use calypte_residency::per_expert::PerExpert;
 use calypte_residency::predict::Guess;
 use calypte_residency::{Evict, Key, LayerSize};
 
 /// What happened to an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
-    /// A step needed it, and it was there or on its way.
+    /// A step needed it, and it was there.
     Hit,
-    /// A step needed it, and it was not.
+    /// A step needed it, and it was not, or only on its way.
     Miss,
     /// It lost its slot.
     Evicted,

@@ -12,6 +12,7 @@ mod budget;
 mod driver;
 mod error;
 mod machine;
+pub mod per_expert;
 pub mod policy;
 pub mod predict;
 mod stats;

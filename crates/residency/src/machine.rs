@@ -49,7 +49,7 @@ pub enum Event<'a> {
     Abort,
     /// The next steps are of another conversation.
     Sequence,
-    /// What a predictor expects of `layer` after its next step. Only the policy cares.
+    /// What a predictor expects of `layer` ([`Evict::expects`]). Only the policy cares.
     Expect {
         /// MoE layer.
         layer: u32,

@@ -26,8 +26,9 @@ pub use s3fifo::S3Fifo;
 pub use spac::Spac;
 pub use successor::Successor;
 
-use order::{Candidates, PerExpert, Ranked, grown};
+use order::{Candidates, Ranked};
 
+use crate::per_expert::{Clocks, PerExpert, grown};
 use crate::predict::Guess;
 use crate::{Key, LayerSize};
 
@@ -49,6 +50,14 @@ pub const NAMES: &[&str] = &[
 /// The policy of the engine: the best of those in docs/residency.md that need no look at the future.
 pub const DEFAULT: &str = "successor";
 
+/// Experts of this many tokens, if all differed, are the most that a union has unless it is of a prompt.
+const TOKENS_ALONE_MAX: usize = 2;
+
+/// Whether a step's union is of so many tokens together that it does not tell which of them went where.
+fn of_prompt(union: &[u32], top_k: usize) -> bool {
+    union.len() > top_k * TOKENS_ALONE_MAX
+}
+
 /// An eviction policy, in the vocabulary of buffer managers: keys are touched, inserted, pinned, unpinned, evicted, and
 /// a victim is asked for.
 ///
@@ -67,8 +76,9 @@ pub trait Evict: Send {
     /// What comes has nothing to do with what was: another conversation.
     fn sequence_begins(&mut self) {}
 
-    /// What a predictor expects of `layer` in the steps after the one that is about to begin (see
-    /// [`Guess::tokens_ahead`]). Replaces what was expected of the layer before. Keys may be candidates.
+    /// What a predictor expects of `layer`: in the steps after the one that is about to begin, or, of a layer that the token
+    /// under way has still to reach, in that one too (see [`Guess::tokens_ahead`]). Replaces what was expected of the layer
+    /// before. Keys may be candidates.
     fn expects(&mut self, _layer: u32, _guesses: &[Guess]) {}
 
     /// `key` was routed to in step `step` of its layer (each layer counts its own steps, from 1), whether it is
@@ -101,7 +111,7 @@ pub trait Evict: Send {
 /// The policy that `spec` names, or `None` when there is none of that name (see [`NAMES`]) or its parameters are wrong.
 ///
 /// Parameters are numbers after colons: `dfreq:32` (half-life in steps), `spac:1:1` (differences that raise and lower a
-/// state), `successor:16` (half-life in steps).
+/// state), `elb:16` and `successor:6` (half-lives in steps).
 pub fn by_name(spec: &str) -> Option<Box<dyn Evict>> {
     let mut parts = spec.split(':');
     let name = parts.next()?;

@@ -7,6 +7,7 @@ use calypte_residency::{Evict, Key, LayerSize};
 use proptest::prelude::*;
 
 const EXPERTS: u32 = 9;
+const TOP_K: usize = 3;
 /// Values that are closer than this may be ordered either way: the policies count in integers or in f32.
 const TOLERANCE: f64 = 0.01;
 
@@ -14,7 +15,10 @@ const TOLERANCE: f64 = 0.01;
 type Step = (Vec<u32>, Vec<(u32, u32)>);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let union = prop::collection::btree_set(0..EXPERTS, 2..=3).prop_map(|set| set.into_iter().collect());
+    // Of one token, or now and then of a prompt.
+    let size = prop_oneof![8 => 2..=TOP_K, 1 => 2 * TOP_K + 1..=EXPERTS as usize - 1];
+    let union = size.prop_flat_map(|size| prop::collection::btree_set(0..EXPERTS, size));
+    let union = union.prop_map(|set| set.into_iter().collect());
     let guesses = prop::collection::vec((0..EXPERTS, 1u32..5), 0..6);
     prop::collection::vec((union, guesses), 1..80)
 }
@@ -23,7 +27,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// expert)`.
 fn check(mut policy: impl Evict, steps: &[Step], value: impl Fn(&[Step], u32) -> f64) {
     let key = |expert| Key { layer: 0, expert };
-    policy.prepare(&[LayerSize { experts: EXPERTS as usize, top_k: 3, slot_bytes: 1 }]);
+    policy.prepare(&[LayerSize { experts: EXPERTS as usize, top_k: TOP_K, slot_bytes: 1 }]);
     for expert in 0..EXPERTS {
         policy.inserted(key(expert));
         policy.unpinned(key(expert));
@@ -77,16 +81,27 @@ fn state(history: &[Step], expert: u32) -> i32 {
     })
 }
 
-/// How often `expert` followed those of the last step, as `Successor` weighs it.
+fn is_prompt((union, _): &Step) -> bool {
+    union.len() > 2 * TOP_K
+}
+
+/// How often `expert` followed those of the last step, as `Successor` weighs it. Prompts are gaps: nothing follows over them.
 fn succession(history: &[Step], expert: u32) -> f64 {
-    let (union, _) = history.last().expect("a step");
+    let last @ (union, _) = history.last().expect("a step");
+    if is_prompt(last) {
+        return 0.0;
+    }
     let keep: f64 = 1.0 - 21.0 / 1024.0;
     let of = |before: u32| {
         let (mut row, mut uses) = (0.0, 0.0);
-        for (now, (union, _)) in history.iter().enumerate() {
+        for (now, step @ (union, _)) in history.iter().enumerate() {
+            if is_prompt(step) {
+                continue;
+            }
             for (distance, weight) in [467.0, 327.0, 229.0].into_iter().enumerate() {
-                let then = now.checked_sub(distance + 1).map(|then| &history[then].0);
-                if union.contains(&expert) && then.is_some_and(|then| then.contains(&before)) {
+                let Some(then) = now.checked_sub(distance + 1) else { continue };
+                let gap = history[then..now].iter().any(is_prompt);
+                if !gap && union.contains(&expert) && history[then].0.contains(&before) {
                     row += weight / 1024.0;
                 }
             }

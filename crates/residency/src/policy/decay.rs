@@ -1,9 +1,8 @@
 //! Exponentially decayed counts in integers: the CRF of Lee et al., "LRFU" (IEEE Trans. Computers 50, 2001) with the
 //! weighing function 2^(-age / half-life).
 
-use super::PerExpert;
-use super::order::root_of_two;
 use crate::Key;
+use crate::per_expert::PerExpert;
 
 /// Bits in which scores of different layers are compared. Their last bits are rounding, and experts of equal history must
 /// tie.
@@ -30,6 +29,7 @@ impl Default for Score {
 }
 
 impl Score {
+    /// The sum.
     pub fn plus(self, other: Score) -> Score {
         let (big, small) = if self >= other { (self, other) } else { (other, self) };
         let shift = big.exponent.abs_diff(small.exponent);
@@ -53,6 +53,7 @@ impl Score {
         }
     }
 
+    /// The quotient; zero over anything, and anything over zero, is zero.
     pub fn over(self, other: Score) -> Score {
         if self.mantissa == 0 || other.mantissa == 0 {
             return Score::default();
@@ -111,6 +112,21 @@ fn powers_of_root(n: u32) -> Vec<u64> {
             mantissa.clamp(ONE, 2 * ONE - 1)
         })
         .collect()
+}
+
+/// The `1/n`-th power of 2, found by bisection with multiplications only: `powf` differs between platforms.
+pub fn root_of_two(n: u32) -> f64 {
+    let power = |x: f64| (0..n).fold(1.0f64, |product, _| product * x);
+    let (mut low, mut high) = (1.0f64, 2.0f64);
+    for _ in 0..f64::MANTISSA_DIGITS {
+        let middle = (low + high) / 2.0;
+        if power(middle) <= 2.0 {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
 }
 
 #[cfg(test)]

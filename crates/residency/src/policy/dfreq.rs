@@ -2,7 +2,7 @@
 //! Lee et al., "LRFU" (IEEE Trans. Computers 50, 2001) with the weighing function 2^(-age / half-life).
 
 use super::decay::{DecayedCounts, Score};
-use super::{Candidates, Evict, grown};
+use super::{Candidates, Clocks, Evict};
 use crate::Key;
 
 /// The default half-life, in steps of a layer (decoding: tokens): see docs/residency.md.
@@ -16,7 +16,7 @@ pub const HALF_LIFE_STEPS_MAX: u32 = 4096;
 #[derive(Debug)]
 pub struct Dfreq {
     counts: DecayedCounts,
-    clocks: Vec<u64>,
+    clocks: Clocks,
     candidates: Candidates<Score>,
 }
 
@@ -32,7 +32,7 @@ impl Dfreq {
     pub fn new(half_life_steps: u32) -> Dfreq {
         Dfreq {
             counts: DecayedCounts::new(half_life_steps.clamp(1, HALF_LIFE_STEPS_MAX)),
-            clocks: Vec::new(),
+            clocks: Clocks::default(),
             candidates: Candidates::default(),
         }
     }
@@ -45,8 +45,7 @@ impl Evict for Dfreq {
 
     fn touched(&mut self, key: Key, step: u64) {
         self.counts.touched(key, step);
-        let clock = grown(&mut self.clocks, key.layer);
-        *clock = step.max(*clock);
+        self.clocks.reach(key.layer, step);
     }
 
     fn evicted(&mut self, key: Key) {
@@ -62,8 +61,8 @@ impl Evict for Dfreq {
     }
 
     fn victim(&mut self, layers: &[u32]) -> Option<Key> {
-        let clock = |layer: u32| self.clocks.get(layer as usize).copied().unwrap_or(0);
         // Each score as its own layer sees it now: layers are a step apart within one pass.
-        self.candidates.lowest(layers, |layer, score| score.over(self.counts.worth(clock(layer))).rounded())
+        self.candidates
+            .lowest(layers, |layer, score| score.over(self.counts.worth(self.clocks.now(layer))).rounded())
     }
 }

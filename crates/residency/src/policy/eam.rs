@@ -2,8 +2,7 @@
 //! The collection of finished sequences' matrices is searched for the one most like the present sequence, and what that one
 //! used is protected; everything else goes by how often it was used since it came into memory.
 
-use super::order::grown;
-use super::{Evict, PerExpert, Ranked};
+use super::{Evict, PerExpert, Ranked, grown};
 use crate::{Key, LayerSize};
 
 /// Matrices kept, as in the authors' code. The oldest goes first (the authors': the least often found).
@@ -11,8 +10,8 @@ const MATRICES_MAX: usize = 1000;
 /// A sequence shorter than this, in steps of the first layer, says nothing worth keeping.
 const STEPS_MIN: u64 = 16;
 
-/// Evicts what the most similar sequence used less than evenly, by visits since the read, then by last use. A match costs
-/// matrices × layers, once a pass; O(n) for the first victim of a step, O(log n) for each other.
+/// Evicts what the most similar sequence used less than evenly, by visits since the read, then by last use. A use costs one
+/// addition per matrix and a match matrices × layers, once a pass; O(n) for the first victim of a step, O(log n) for each other.
 ///
 /// The authors match in every layer; counts of a sequence change little within a pass.
 #[derive(Debug, Default)]
@@ -84,7 +83,7 @@ impl Evict for Eam {
         }
         self.collection.iter_mut().for_each(|stored| stored.products.clear());
         self.found = None;
-        (0..self.experts.len()).for_each(|layer| self.candidates.changed(layer as u32));
+        self.candidates.all_changed();
     }
 
     fn touched(&mut self, key: Key, step: u64) {
@@ -110,7 +109,7 @@ impl Evict for Eam {
         if passes {
             self.current.steps += 1;
             self.find();
-            (0..self.experts.len()).for_each(|layer| self.candidates.changed(layer as u32));
+            self.candidates.all_changed();
         }
     }
 

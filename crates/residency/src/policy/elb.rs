@@ -2,7 +2,7 @@
 //! not in the buffer goes first; of what is, the one needed last: Belady's rule as far as the draft sees.
 
 use super::decay::{DecayedCounts, Score};
-use super::{Evict, HALF_LIFE_STEPS_DEFAULT, HALF_LIFE_STEPS_MAX, PerExpert, Ranked, grown};
+use super::{Clocks, Evict, HALF_LIFE_STEPS_DEFAULT, HALF_LIFE_STEPS_MAX, PerExpert, Ranked};
 use crate::Key;
 use crate::predict::Guess;
 
@@ -11,7 +11,7 @@ use crate::predict::Guess;
 #[derive(Debug)]
 pub struct Elb {
     counts: DecayedCounts,
-    clocks: Vec<u64>,
+    clocks: Clocks,
     /// 0: not in the buffer; higher: needed sooner.
     nearness: PerExpert<u32>,
     candidates: Ranked<(u32, Score)>,
@@ -29,14 +29,14 @@ impl Elb {
     pub fn new(half_life_steps: u32) -> Elb {
         Elb {
             counts: DecayedCounts::new(half_life_steps.clamp(1, HALF_LIFE_STEPS_MAX)),
-            clocks: Vec::new(),
+            clocks: Clocks::default(),
             nearness: PerExpert::default(),
             candidates: Ranked::default(),
         }
     }
 
-    fn rank(nearness: &PerExpert<u32>, counts: &DecayedCounts, clocks: &[u64], key: Key) -> (u32, Score) {
-        let clock = clocks.get(key.layer as usize).copied().unwrap_or(0);
+    fn rank(nearness: &PerExpert<u32>, counts: &DecayedCounts, clocks: &Clocks, key: Key) -> (u32, Score) {
+        let clock = clocks.now(key.layer);
         (nearness.get(key), counts.get(key).over(counts.worth(clock)).rounded())
     }
 }
@@ -57,8 +57,7 @@ impl Evict for Elb {
 
     fn touched(&mut self, key: Key, step: u64) {
         self.counts.touched(key, step);
-        let clock = grown(&mut self.clocks, key.layer);
-        *clock = step.max(*clock);
+        self.clocks.reach(key.layer, step);
         self.candidates.changed(key.layer);
     }
 

@@ -1,7 +1,7 @@
 //! Frequency over age, called LFRU where expert caches are compared (arXiv 2608.07911, who find it the best causal policy at
 //! one slot per expert of a token and little above).
 
-use super::{Evict, PerExpert, Ranked, grown};
+use super::{Clocks, Evict, PerExpert, Ranked};
 use crate::Key;
 
 /// Evicts the expert with the lowest uses / (1 + steps since the last use), then the one used the longest ago. Values
@@ -10,16 +10,16 @@ use crate::Key;
 pub struct Lfru {
     /// Uses and the step of the last one.
     uses: PerExpert<(u64, u64)>,
-    clocks: Vec<u64>,
+    clocks: Clocks,
     candidates: Ranked<(u64, u64)>,
 }
 
 /// Fractions are compared in units of 2⁻³²: uses stay below 2³² for longer than a model runs.
 const FRACTION_BITS: u32 = 32;
 
-fn rank(uses: &PerExpert<(u64, u64)>, clocks: &[u64], key: Key) -> (u64, u64) {
+fn rank(uses: &PerExpert<(u64, u64)>, clocks: &Clocks, key: Key) -> (u64, u64) {
     let (count, last) = uses.get(key);
-    let clock = clocks.get(key.layer as usize).copied().unwrap_or(0);
+    let clock = clocks.now(key.layer);
     ((count << FRACTION_BITS) / (1 + clock.saturating_sub(last)), last)
 }
 
@@ -31,8 +31,7 @@ impl Evict for Lfru {
     fn touched(&mut self, key: Key, step: u64) {
         let (count, last) = self.uses.get_mut(key);
         (*count, *last) = (*count + 1, step);
-        let clock = grown(&mut self.clocks, key.layer);
-        *clock = step.max(*clock);
+        self.clocks.reach(key.layer, step);
         self.candidates.changed(key.layer);
     }
 

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::Key;
+use crate::per_expert::grown;
 
 /// The candidates of every layer, each layer in the order in which it would give them up. For ranks that stay the same
 /// while a key is a candidate.
@@ -92,6 +93,11 @@ impl<R: Ord + Copy> Ranked<R> {
         grown(&mut self.layers, layer).fresh = false;
     }
 
+    /// Must be said when ranks of any layer may have changed.
+    pub fn all_changed(&mut self) {
+        self.layers.iter_mut().for_each(|layer| layer.fresh = false);
+    }
+
     /// The lowest rank of `layer`; the lowest expert among equals. `rank` is asked after changes only.
     pub fn first(&mut self, layer: u32, rank: impl Fn(Key) -> R) -> Option<(R, Key)> {
         let this = self.layers.get_mut(layer as usize)?;
@@ -127,62 +133,7 @@ fn lowest<F: Ord>(all: impl Iterator<Item = (F, Key)>) -> Option<Key> {
     all.reduce(|best, next| if next.0 < best.0 { next } else { best }).map(|(_, key)| key)
 }
 
-/// A value for every expert that was ever named.
-#[derive(Debug)]
-pub struct PerExpert<T> {
-    layers: Vec<Vec<T>>,
-}
-
-impl<T> Default for PerExpert<T> {
-    fn default() -> Self {
-        PerExpert { layers: Vec::new() }
-    }
-}
-
-impl<T: Default + Clone> PerExpert<T> {
-    /// The value of an expert; the default if it was never set.
-    pub fn get(&self, key: Key) -> T {
-        let layer = self.layers.get(key.layer as usize);
-        let value = layer.and_then(|experts| experts.get(key.expert as usize));
-        value.cloned().unwrap_or_default()
-    }
-
-    /// The value of an expert, to be set.
-    pub fn get_mut(&mut self, key: Key) -> &mut T {
-        grown(grown(&mut self.layers, key.layer), key.expert)
-    }
-
-    /// Sets every value of a layer to the default.
-    pub fn reset(&mut self, layer: u32) {
-        grown(&mut self.layers, layer).fill(T::default());
-    }
-}
-
-/// `values[index]`, after growing to it: policies learn a model's dimensions from what they are told.
-pub fn grown<T: Default>(values: &mut Vec<T>, index: u32) -> &mut T {
-    let index = index as usize;
-    if values.len() <= index {
-        values.resize_with(index + 1, T::default);
-    }
-    &mut values[index]
-}
-
 /// A value that is not negative, as an integer of the same order.
 pub fn order_of(value: f32) -> u32 {
     value.max(0.0).to_bits()
-}
-
-/// The `1/n`-th power of 2, found by bisection with multiplications only: `powf` differs between platforms.
-pub fn root_of_two(n: u32) -> f64 {
-    let power = |x: f64| (0..n).fold(1.0f64, |product, _| product * x);
-    let (mut low, mut high) = (1.0f64, 2.0f64);
-    for _ in 0..f64::MANTISSA_DIGITS {
-        let middle = (low + high) / 2.0;
-        if power(middle) <= 2.0 {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    low
 }

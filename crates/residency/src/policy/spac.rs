@@ -1,7 +1,7 @@
 //! The utility of MoE-SpAc (arXiv 2603.09983): a small state per expert that follows, with hysteresis, how many tokens of
 //! the draft window route to it.
 
-use super::{Evict, PerExpert, Ranked};
+use super::{Evict, PerExpert, Ranked, grown};
 use crate::Key;
 use crate::predict::Guess;
 
@@ -16,6 +16,9 @@ const DOWN_DEFAULT: u32 = 1;
 /// Evicts the expert in the lowest state, then the one used the longest ago (the paper orders by number). Demand is the
 /// number of tokens, of the current one and those of the draft window, that route to the expert; without a window it is
 /// 1 or 0. O(n) for the first victim of a step, O(log n) for each other.
+///
+/// The authors, whose cache is shared by all layers, also put the experts of a layer into state 0 once it has run, since
+/// its turn is then the farthest; here every layer has slots of its own, and states last.
 #[derive(Debug)]
 pub struct Spac {
     up: u32,
@@ -54,7 +57,7 @@ impl Spac {
     }
 
     fn layer(&mut self, layer: u32) -> &mut Layer {
-        super::grown(&mut self.layers, layer)
+        grown(&mut self.layers, layer)
     }
 }
 
@@ -67,7 +70,7 @@ impl Evict for Spac {
         let window = &mut self.layer(layer).window;
         window.fill(0);
         for guess in guesses {
-            *super::grown(window, guess.expert) += 1;
+            *grown(window, guess.expert) += 1;
         }
     }
 
@@ -76,10 +79,10 @@ impl Evict for Spac {
     }
 
     fn step_touched(&mut self, layer: u32, _step: u64, union: &[u32]) {
-        let this = super::grown(&mut self.layers, layer);
+        let this = grown(&mut self.layers, layer);
         let mut demand = this.window.clone();
         for &expert in union {
-            *super::grown(&mut demand, expert) += 1;
+            *grown(&mut demand, expert) += 1;
         }
         let asked =
             demand.iter().enumerate().filter(|(_, count)| **count > 0).map(|(expert, _)| expert as u32);

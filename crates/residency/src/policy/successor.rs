@@ -12,8 +12,9 @@
 
 use std::collections::VecDeque;
 
-use super::order::{order_of, root_of_two};
-use super::{Evict, Ranked, grown};
+use super::decay::root_of_two;
+use super::order::order_of;
+use super::{Evict, HALF_LIFE_STEPS_MAX, Ranked, grown, of_prompt};
 use crate::predict::Guess;
 use crate::{Key, LayerSize};
 
@@ -25,9 +26,10 @@ const REACH_STEPS: usize = 3;
 const SUCCESSOR_UNITS: [u16; REACH_STEPS] = [467, 327, 229];
 /// What successors count together: what a row's entry is measured in.
 const UNITS: f32 = 1024.0;
-/// A row forgets 1.02 % of itself with every use, so that an entry stays below 2¹⁶ and the table follows the text.
+/// A row forgets 2 % of itself with every use: entries stay below 1024 / 0.02, which 16 bits hold, and the table follows the
+/// text. What is left below 49 units is not forgotten, and is less than [`SUCCESSION_MIN`].
 const FORGET_IN_1024: u32 = 21;
-/// What rows have forgotten after so many uses weighs nothing.
+/// Share of a row, and of the uses that it is measured by, that is left after another use.
 const KEPT: f32 = 1.0 - FORGET_IN_1024 as f32 / 1024.0;
 /// Successions of half a use: an expert that was hardly ever seen tells little.
 const USES_PRIOR: f32 = 1.0;
@@ -39,8 +41,6 @@ const SUCCESSION_MIN: f32 = 0.003;
 const EXPECTED_WEIGHT: f32 = 2.0;
 /// What an expectation for the token after the next is worth against one for the next.
 const EXPECTED_DECAY: f32 = 0.85;
-/// Steps with unions larger than this multiple of the smallest are of prompts: what follows what is lost in them.
-const PROMPT_FACTOR: usize = 2;
 /// Numbers kept for every expert besides the table: frequency, succession, expectation, uses, and two in the heap.
 const VALUES_PER_EXPERT: u64 = 6;
 /// Decayed sums below this are 0, before they become denormal and slow.
@@ -62,6 +62,7 @@ pub struct Successor {
 #[derive(Debug, Default)]
 struct Layer {
     experts: usize,
+    top_k: usize,
     frequency: Vec<f32>,
     succession: Vec<f32>,
     expected: Vec<f32>,
@@ -71,20 +72,19 @@ struct Layer {
     uses: Vec<f32>,
     /// Unions of the latest steps, latest first.
     latest: VecDeque<Vec<u32>>,
-    union_least: usize,
 }
 
 impl Layer {
-    fn new(experts: usize) -> Layer {
+    fn new(&LayerSize { experts, top_k, .. }: &LayerSize) -> Layer {
         Layer {
             experts,
+            top_k,
             frequency: vec![0.0; experts],
             succession: vec![0.0; experts],
             expected: vec![0.0; experts],
             table: vec![0; experts * experts],
             uses: vec![0.0; experts],
             latest: VecDeque::with_capacity(REACH_STEPS),
-            union_least: usize::MAX,
         }
     }
 
@@ -155,17 +155,16 @@ impl Default for Successor {
 }
 
 impl Successor {
-    /// A policy whose frequencies halve every `half_life_steps` steps of a layer (at least 1).
+    /// A policy whose frequencies halve every `half_life_steps` steps of a layer (clamped to 1 ..=
+    /// [`HALF_LIFE_STEPS_MAX`]).
     pub fn new(half_life_steps: u32) -> Successor {
         Successor {
-            decay: (1.0 / root_of_two(half_life_steps.max(1))) as f32,
+            decay: (1.0 / root_of_two(half_life_steps.clamp(1, HALF_LIFE_STEPS_MAX))) as f32,
             layers: Vec::new(),
             candidates: Ranked::default(),
         }
     }
-}
 
-impl Successor {
     /// Memory that it takes for layers of these numbers of experts, in bytes.
     pub fn memory_bytes(experts: impl Iterator<Item = usize>) -> u64 {
         let of_layer = |experts: usize| {
@@ -183,7 +182,7 @@ impl Evict for Successor {
     }
 
     fn prepare(&mut self, layers: &[LayerSize]) {
-        self.layers = layers.iter().map(|layer| Layer::new(layer.experts)).collect();
+        self.layers = layers.iter().map(Layer::new).collect();
     }
 
     fn sequence_begins(&mut self) {
@@ -212,13 +211,13 @@ impl Evict for Successor {
         union.sort_unstable();
         union.retain(|&expert| (expert as usize) < this.experts);
         this.count_use(decay, &union);
-        this.union_least = this.union_least.min(union.len().max(1));
-        if union.len() <= this.union_least.saturating_mul(PROMPT_FACTOR) {
-            this.learn(&union);
-            this.set_succession(&union);
-        } else {
+        if of_prompt(&union, this.top_k) {
+            // What follows what is lost in it.
             this.latest.clear();
             this.succession.fill(0.0);
+        } else {
+            this.learn(&union);
+            this.set_succession(&union);
         }
         self.candidates.changed(layer);
     }

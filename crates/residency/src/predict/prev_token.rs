@@ -2,7 +2,7 @@
 //! (0.35 to 0.47 for the models of today), and better predictors have to beat it.
 
 use super::{Guess, Predict, Routed};
-use crate::policy::order::grown;
+use crate::per_expert::grown;
 
 /// Share by which the measured probability follows each new observation.
 const CALIBRATION_RATE: f32 = 1.0 / 64.0;

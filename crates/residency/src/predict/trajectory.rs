@@ -7,7 +7,7 @@
 //! domain, and the latest tokens are of the right one.
 
 use super::{Guess, Predict, Routed};
-use crate::policy::order::grown;
+use crate::per_expert::grown;
 
 /// Maps in the store, as in the paper.
 const MAPS_MAX: usize = 1024;
