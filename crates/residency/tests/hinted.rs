@@ -144,6 +144,28 @@ proptest! {
     }
 }
 
+/// What the present pass touched outlasts what it did not, in whatever layer; a new pass makes all of it stale.
+#[test]
+fn least_stale_spares_the_present_pass() {
+    let mut policy = LeastStale::default();
+    let key = |layer, expert| Key { layer, expert };
+    for (layer, expert) in (0..2).flat_map(|layer| (0..4).map(move |expert| (layer, expert))) {
+        policy.unpinned(key(layer, expert));
+    }
+    let use_ = |policy: &mut LeastStale, layer, step, union: &[u32]| {
+        union.iter().for_each(|&expert| policy.pinned(key(layer, expert)));
+        union.iter().for_each(|&expert| policy.touched(key(layer, expert), step));
+        union.iter().for_each(|&expert| policy.unpinned(key(layer, expert)));
+    };
+    use_(&mut policy, 0, 1, &[0, 1, 2, 3]);
+    use_(&mut policy, 1, 1, &[0]);
+    assert_eq!(policy.victim(&[0, 1]), Some(key(1, 1)), "all of layer 0 was touched");
+    assert_eq!(policy.victim(&[0]), Some(key(0, 0)), "if there is nothing else");
+    use_(&mut policy, 0, 2, &[0]);
+    assert_eq!(policy.victim(&[0, 1]), Some(key(0, 1)), "the pass before is over");
+    assert_eq!(policy.victim(&[1, 0]), Some(key(1, 1)), "the farthest layer first");
+}
+
 /// What passes once leaves the small queue; what comes back stays, and gets another round when it was used meanwhile.
 #[test]
 fn s3fifo_lets_what_passes_once_pass() {

@@ -1,11 +1,11 @@
 //! Least-Stale (SpecMD, arXiv 2602.03921): what the current forward pass has not touched goes first, by the distance of
 //! its layer, so that nothing prefetched for a layer ahead is evicted before it is used.
 //!
-//! The paper leaves ties open; here they go by last use. With slots of its own, a layer never sees a difference of
-//! distance, and without prefetching nothing is fresh that is not needed: then this is LRU, which others found too
-//! (arXiv 2608.07911).
+//! The paper leaves ties open; here they go by last use, and what is expected outlasts what was touched. Within the slots of
+//! one layer there is no difference of distance, and without expectations nothing is fresh but what the step needs: then this
+//! is LRU, which others found too (arXiv 2608.07911).
 
-use super::{Evict, PerExpert, Ranked, grown};
+use super::{Evict, PerExpert, Ranked};
 use crate::Key;
 use crate::predict::Guess;
 
@@ -16,13 +16,23 @@ pub struct LeastStale {
     last_step: PerExpert<u64>,
     /// Expected to be used soon.
     expected: PerExpert<bool>,
-    clocks: Vec<u64>,
-    candidates: Ranked<(bool, u64)>,
+    /// Forward pass of the last use.
+    last_pass: PerExpert<u64>,
+    /// Forward passes begun.
+    pass: u64,
+    /// Layer and step of the latest use.
+    latest: Option<(u32, u64)>,
+    candidates: Ranked<(Freshness, u64)>,
 }
 
+/// Whether an expert is expected, and whether the present pass touched it.
+type Freshness = (bool, bool);
+const STALE: Freshness = (false, false);
+
 impl LeastStale {
-    fn rank(expected: &PerExpert<bool>, last_step: &PerExpert<u64>, key: Key) -> (bool, u64) {
-        (expected.get(key), last_step.get(key))
+    fn rank(&self, key: Key) -> (Freshness, u64) {
+        let touched = self.pass > 0 && self.last_pass.get(key) == self.pass;
+        ((self.expected.get(key), touched), self.last_step.get(key))
     }
 }
 
@@ -40,9 +50,16 @@ impl Evict for LeastStale {
     }
 
     fn touched(&mut self, key: Key, step: u64) {
+        if self.latest != Some((key.layer, step)) {
+            // A pass goes through the layers in order.
+            if self.latest.is_none_or(|(layer, _)| key.layer <= layer) {
+                self.pass += 1;
+                self.candidates.all_changed();
+            }
+            self.latest = Some((key.layer, step));
+        }
         *self.last_step.get_mut(key) = step;
-        let clock = grown(&mut self.clocks, key.layer);
-        *clock = step.max(*clock);
+        *self.last_pass.get_mut(key) = self.pass;
         self.candidates.changed(key.layer);
     }
 
@@ -55,13 +72,17 @@ impl Evict for LeastStale {
     }
 
     fn unpinned(&mut self, key: Key) {
-        self.candidates.insert(key, || LeastStale::rank(&self.expected, &self.last_step, key));
+        let rank = self.rank(key);
+        self.candidates.insert(key, || rank);
     }
 
     fn victim(&mut self, layers: &[u32]) -> Option<Key> {
-        let rank = |key| LeastStale::rank(&self.expected, &self.last_step, key);
+        let mut candidates = std::mem::take(&mut self.candidates);
         // The layers come in the order of distance, the farthest first.
-        let firsts = layers.iter().filter_map(|&layer| self.candidates.first(layer, rank));
-        firsts.reduce(|best, next| if best.0.0 && !next.0.0 { next } else { best }).map(|(_, key)| key)
+        let firsts = layers.iter().filter_map(|&layer| candidates.first(layer, |key| self.rank(key)));
+        let victim =
+            firsts.reduce(|best, next| if best.0.0 != STALE && next.0.0 == STALE { next } else { best });
+        self.candidates = candidates;
+        victim.map(|(_, key)| key)
     }
 }
