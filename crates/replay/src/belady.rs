@@ -47,8 +47,8 @@ impl Uses {
 #[derive(Debug)]
 pub struct Belady {
     uses: Arc<Uses>,
-    /// Steps until the end of the trace from the next use: the lower, the later.
-    rank: PerExpert<u32>,
+    /// Steps until the end of the trace from the next use: the lower, the later. `None`: not used so far.
+    rank: PerExpert<Option<u32>>,
     candidates: Candidates<u32>,
 }
 
@@ -56,6 +56,14 @@ impl Belady {
     /// The rule for the trace that these uses are of.
     pub fn new(uses: Arc<Uses>) -> Belady {
         Belady { uses, rank: PerExpert::default(), candidates: Candidates::default() }
+    }
+
+    fn rank_after(&self, key: Key, step: u64) -> u32 {
+        u32::MAX - self.uses.next(key, step)
+    }
+
+    fn rank(&self, key: Key) -> u32 {
+        self.rank.get(key).unwrap_or_else(|| self.rank_after(key, 0))
     }
 }
 
@@ -65,7 +73,7 @@ impl Evict for Belady {
     }
 
     fn touched(&mut self, key: Key, step: u64) {
-        *self.rank.get_mut(key) = u32::MAX - self.uses.next(key, step);
+        *self.rank.get_mut(key) = Some(self.rank_after(key, step));
     }
 
     fn evicted(&mut self, key: Key) {
@@ -73,11 +81,11 @@ impl Evict for Belady {
     }
 
     fn pinned(&mut self, key: Key) {
-        self.candidates.remove(key, self.rank.get(key));
+        self.candidates.remove(key, self.rank(key));
     }
 
     fn unpinned(&mut self, key: Key) {
-        self.candidates.insert(key, self.rank.get(key));
+        self.candidates.insert(key, self.rank(key));
     }
 
     fn victim(&mut self, layers: &[u32]) -> Option<Key> {
@@ -85,10 +93,11 @@ impl Evict for Belady {
     }
 }
 
-/// Hits of Belady's rule with bypass: what a step needs may be used from memory of its own and not enter the `slots` of its
-/// layer at all. No cache of that many slots can do better. Uses of a step count once, as in the engine.
-pub fn bypass_hits(trace: &Trace, uses: &Uses, slots: usize) -> u64 {
-    let of_layer = |layer: usize| {
+/// Hits of Belady's rule with bypass, per layer: what a step needs may be used from memory of its own and not enter the slots
+/// of its layer (`slots` by layer) at all. No cache of that many slots can do better. Uses of a step count once, as in the
+/// engine.
+pub fn bypass_hits(trace: &Trace, uses: &Uses, slots: &[usize]) -> Vec<u64> {
+    let of_layer = |(layer, &slots): (usize, &usize)| {
         let mut kept: BTreeSet<(u32, u16)> = BTreeSet::new();
         // The next use with which an expert is kept.
         let mut next_of = vec![None; trace.layers()[layer].experts as usize];
@@ -115,5 +124,5 @@ pub fn bypass_hits(trace: &Trace, uses: &Uses, slots: usize) -> u64 {
         }
         hits
     };
-    (0..trace.layers().len()).map(of_layer).sum()
+    slots.iter().enumerate().take(trace.layers().len()).map(of_layer).collect()
 }

@@ -6,10 +6,13 @@ use calypte_residency::predict::{Guess, Predict, Routed};
 
 use crate::Trace;
 
+/// Longest window: a draft much longer than what is ever accepted says nothing.
+pub const DRAFT_WINDOW_MAX: u32 = 64;
+
 /// How good the draft is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draft {
-    /// Tokens drafted ahead of every token.
+    /// Tokens drafted ahead of every token, 1 to [`DRAFT_WINDOW_MAX`].
     pub window: u32,
     /// Chance that a drafted token is the one that comes, given that those before it were.
     pub acceptance: f64,

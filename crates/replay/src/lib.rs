@@ -20,7 +20,7 @@ mod trace;
 mod watch;
 
 pub use belady::{Belady, Uses, bypass_hits};
-pub use draft::{DRAFT_DEFAULT, Draft, DraftTokens};
+pub use draft::{DRAFT_DEFAULT, DRAFT_WINDOW_MAX, Draft, DraftTokens};
 pub use error::TraceError;
 pub use recorder::Recorder;
 pub use replay::{

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use calypte_residency::policy;
 use calypte_residency::predict::{self, Guess, Predict, Routed};
-use calypte_residency::{Command, Event, Evict, Key, LayerSize, Machine, ResidencyError, SlotState};
+use calypte_residency::{Command, Event, Evict, Key, LayerSize, Machine, ResidencyError, SlotState, share};
 
+use crate::draft::DRAFT_WINDOW_MAX;
 use crate::timing::Clock;
 use crate::{Belady, DRAFT_DEFAULT, Draft, DraftTokens, Log, Timing, Trace, Uses, bypass_hits};
 
-/// Tokens ahead for which predictors are asked whom to keep.
+/// Tokens ahead for which predictors are asked whom to keep; those of draft tokens, for their whole window.
 const HORIZON_TOKENS: u32 = 4;
 /// Policies that only a replay has.
 pub const CLAIRVOYANT: &[&str] = &["belady", "belady_bypass"];
@@ -47,11 +48,15 @@ pub struct Setting {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// There is no such policy.
+    /// There is no such policy, or its parameters are wrong.
     #[error("no policy is called {0:?}; there are {known}", known = names(policy::NAMES, CLAIRVOYANT))]
     Policy(String),
-    /// There is no such predictor.
-    #[error("no predictor is called {0:?}; there are {known}", known = names(SIMULATED, predict::NAMES))]
+    /// There is no such predictor, or its parameters are wrong.
+    #[error(
+        "no predictor is called {0:?}; there are {known}, and draft_tokens takes a window of 1 to {DRAFT_WINDOW_MAX} tokens, \
+         an acceptance and an accuracy in percent",
+        known = names(SIMULATED, predict::NAMES)
+    )]
     Predictor(String),
     /// The memory is too small.
     #[error(transparent)]
@@ -111,7 +116,8 @@ impl Outcome {
 /// [`ReplayError`] for unknown names, and when the memory does not hold one token's experts of every layer.
 pub fn replay(trace: &Arc<Trace>, uses: &Arc<Uses>, setting: &Setting) -> Result<Outcome, ReplayError> {
     if setting.policy == "belady_bypass" {
-        return Ok(bypassing(trace, uses, setting));
+        predictor(trace, &setting.predictor)?;
+        return bypassing(trace, uses, setting);
     }
     let policy = evictor(uses, &setting.policy)?;
     Ok(Replay::new(trace, setting, policy)?.run())
@@ -138,24 +144,38 @@ fn evictor(uses: &Arc<Uses>, spec: &str) -> Result<Box<dyn Evict>, ReplayError> 
     policy::by_name(spec).ok_or_else(|| ReplayError::Policy(spec.to_owned()))
 }
 
-fn predictor(trace: &Arc<Trace>, spec: &str) -> Result<Option<Box<dyn Predict>>, ReplayError> {
+/// A predictor and the tokens ahead for which it is asked whom to keep.
+type Asked = (Box<dyn Predict>, u32);
+
+fn predictor(trace: &Arc<Trace>, spec: &str) -> Result<Option<Asked>, ReplayError> {
     let unknown = || ReplayError::Predictor(spec.to_owned());
     if spec == "none" {
         return Ok(None);
     }
     let Some(parameters) = spec.strip_prefix("draft_tokens") else {
-        return predict::by_name(spec).map(Some).ok_or_else(unknown);
+        let found = predict::by_name(spec).ok_or_else(unknown)?;
+        return Ok(Some((found, HORIZON_TOKENS)));
     };
-    let numbers: Option<Vec<u32>> = parameters.split(':').skip(1).map(|part| part.parse().ok()).collect();
-    let numbers = numbers.filter(|n| n.len() <= 3 && (parameters.is_empty() || parameters.starts_with(':')));
-    let numbers = numbers.ok_or_else(unknown)?;
-    let share = |at: usize, default: f64| numbers.get(at).map_or(default, |&n| f64::from(n.min(100)) / 100.0);
-    let draft = Draft {
-        window: numbers.first().copied().unwrap_or(DRAFT_DEFAULT.window),
-        acceptance: share(1, DRAFT_DEFAULT.acceptance),
-        accuracy: share(2, DRAFT_DEFAULT.accuracy),
-    };
-    Ok(Some(Box::new(DraftTokens::new(Arc::clone(trace), draft))))
+    let draft = draft(parameters).ok_or_else(unknown)?;
+    Ok(Some((Box::new(DraftTokens::new(Arc::clone(trace), draft)), draft.window)))
+}
+
+/// Up to three numbers, each after a colon: window, acceptance and accuracy in percent.
+fn draft(parameters: &str) -> Option<Draft> {
+    let mut parts = parameters.split(':');
+    let (before, mut draft) = (parts.next()?, DRAFT_DEFAULT);
+    let numbers: Vec<u32> = parts.map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let percent = |n: u32| (n <= 100).then(|| f64::from(n) / 100.0);
+    if let Some(&window) = numbers.first() {
+        draft.window = Some(window).filter(|n| (1..=DRAFT_WINDOW_MAX).contains(n))?;
+    }
+    if let Some(&acceptance) = numbers.get(1) {
+        draft.acceptance = percent(acceptance)?;
+    }
+    if let Some(&accuracy) = numbers.get(2) {
+        draft.accuracy = percent(accuracy)?;
+    }
+    (before.is_empty() && numbers.len() <= 3).then_some(draft)
 }
 
 /// Slots of one byte for [`Memory::SlotsPerLayer`], so that every layer gets as many; real sizes otherwise.
@@ -179,28 +199,25 @@ fn union_of(routed: &[u16], out: &mut Vec<u32>) {
     out.dedup();
 }
 
-fn bypassing(trace: &Trace, uses: &Uses, setting: &Setting) -> Outcome {
-    let slots = match setting.memory {
-        Memory::SlotsPerLayer(slots) => slots,
-        // The layers' share of a budget is not one number; the largest is a bound for all.
-        Memory::Bytes(bytes) => {
-            let shares = calypte_residency::share(&trace.sizes(), bytes).unwrap_or_default();
-            shares.iter().map(|share| share.slots_even_share).max().unwrap_or(0)
-        }
-    };
+fn bypassing(trace: &Trace, uses: &Uses, setting: &Setting) -> Result<Outcome, ReplayError> {
+    let (sizes, budget_bytes) = sizes_and_budget(trace, setting.memory);
+    // Of a budget in bytes a layer may borrow more for a while; its share is what it has once all are busy.
+    let shares = share(&sizes, budget_bytes)?;
+    let slots: Vec<usize> = shares.iter().map(|share| share.slots_even_share).collect();
     let mut outcome = Outcome { tokens: trace.tokens() as u64, ..Outcome::default() };
     let mut union = Vec::new();
-    for step in 0..trace.steps().len() {
-        for layer in 0..trace.layers().len() {
+    for (layer, hits) in bypass_hits(trace, uses, &slots).into_iter().enumerate() {
+        let mut needed = 0;
+        for step in 0..trace.steps().len() {
             union_of(trace.routed(step, layer), &mut union);
-            outcome.misses += union.len() as u64;
+            needed += union.len() as u64;
         }
+        let misses = needed - hits;
+        outcome.hits += hits;
+        outcome.misses += misses;
+        outcome.demand_bytes += misses * expert_bytes(trace.layers()[layer].slot_bytes, &setting.timing);
     }
-    outcome.hits = bypass_hits(trace, uses, slots);
-    outcome.misses -= outcome.hits;
-    let bytes = trace.layers().iter().map(|l| expert_bytes(l.slot_bytes, &setting.timing)).sum::<u64>();
-    outcome.demand_bytes = outcome.misses * (bytes / trace.layers().len().max(1) as u64);
-    outcome
+    Ok(outcome)
 }
 
 fn expert_bytes(slot_bytes: u64, timing: &Timing) -> u64 {
@@ -211,7 +228,7 @@ struct Replay<'a> {
     trace: &'a Trace,
     setting: &'a Setting,
     machine: Machine,
-    predictor: Option<Box<dyn Predict>>,
+    predictor: Option<Asked>,
     clock: Clock,
     outcome: Outcome,
     counts: GuessCounts,
@@ -252,7 +269,7 @@ impl<'a> Replay<'a> {
         for (index, step) in self.trace.steps().iter().enumerate() {
             if step.begins_sequence {
                 self.tell(Event::Sequence);
-                if let Some(predictor) = &mut self.predictor {
+                if let Some((predictor, _)) = &mut self.predictor {
                     predictor.sequence_begins();
                 }
             }
@@ -340,19 +357,19 @@ impl<'a> Replay<'a> {
 
     /// Tells the predictor what was routed, and the policy what the predictor makes of it for the next tokens.
     fn expect(&mut self, layer: usize) {
-        let Some(predictor) = &mut self.predictor else { return };
+        let Some((predictor, horizon_tokens)) = &mut self.predictor else { return };
         let layer = layer as u32;
         predictor.observe(&Routed { layer, experts: &self.last_row, router_input: None });
         let mut guesses = std::mem::take(&mut self.guesses);
         guesses.clear();
-        (1..=HORIZON_TOKENS).for_each(|ahead| predictor.predict(layer, ahead, &mut guesses));
+        (1..=*horizon_tokens).for_each(|ahead| predictor.predict(layer, ahead, &mut guesses));
         self.tell(Event::Expect { layer, guesses: &guesses });
         self.guesses = guesses;
     }
 
     /// Guesses for a layer ahead, and reads what is worth it.
     fn look_ahead(&mut self, layer: usize) {
-        let Some(predictor) = &mut self.predictor else { return };
+        let Some((predictor, _)) = &mut self.predictor else { return };
         let count = self.trace.layers().len();
         let target = (layer + self.setting.layers_ahead) % count;
         let tokens_ahead = (layer + self.setting.layers_ahead) / count;

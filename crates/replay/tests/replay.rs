@@ -163,6 +163,15 @@ fn better_policies_hit_more() {
     assert_eq!(rate("dfreq", "draft_tokens"), dfreq, "does not listen");
 }
 
+/// A draft is asked as far as its window goes.
+#[test]
+fn longer_windows_hit_more() {
+    let trace = typical();
+    let rate = |predictor: &str| run(&trace, &setting("elb", predictor, 16)).hit_rate();
+    let windows = ["draft_tokens:1:100:100", "draft_tokens:4:100:100", "draft_tokens:16:100:100"].map(rate);
+    assert!(windows.is_sorted_by(|a, b| a < b), "{windows:?}");
+}
+
 #[test]
 fn a_cyclic_scan_defeats_lru_and_not_belady() {
     let layer = TraceLayer { number: 0, experts: 6, top_k: 1, slot_bytes: 0 };
@@ -223,6 +232,13 @@ fn refuses_what_it_does_not_know() {
     assert!(refused(setting("mru", "none", 8)).contains("there are lru, lfu"));
     assert!(refused(setting("dfreq:0", "none", 8)).contains("dfreq:0"));
     assert!(refused(setting("lru", "oracle", 8)).contains("there are none, draft_tokens, prev_token"));
-    assert!(refused(setting("lru", "draft_tokensy", 8)).contains("draft_tokensy"));
+    for draft in
+        ["draft_tokensy", "draft_tokens:0", "draft_tokens:65", "draft_tokens:4:101", "draft_tokens:4:70:90:1"]
+    {
+        assert!(refused(setting("lru", draft, 8)).contains(draft));
+        assert!(refused(setting("belady_bypass", draft, 8)).contains(draft));
+    }
+    let small = Setting { memory: Memory::Bytes(5), ..setting("belady_bypass", "none", 0) };
+    assert!(refused(small).contains("below the floor"));
     assert!(refused(setting("lru", "none", 3)).contains("below the floor"));
 }
