@@ -4,7 +4,8 @@
     table.py CALYPTE CODE.trace GENERAL.trace > tables.md
 
 Every setting is replayed on both traces. Where a policy has a parameter, the value that closes most of the gap from LRU to
-Belady on one trace (mean over 2, 3 and 4 x k slots) is reported on the other.
+Belady on one trace (mean over 2, 3 and 4 x k slots) is reported on the other. All results also go to replay-table.json in
+the present directory, one object per setting as `calypte replay --json` prints it.
 """
 
 import json

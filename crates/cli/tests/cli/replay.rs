@@ -94,3 +94,22 @@ fn what_cannot_be_replayed_is_refused() {
         assert!(ran.stderr.contains(part), "{line}: {}", ran.stderr);
     }
 }
+
+/// The help is written by hand; the refusals list what there is.
+#[test]
+fn the_help_names_everything_there_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = dir.path().join("run.trace");
+    record(&trace, "");
+    let help = run(&["replay", "--help"]).ok().stdout;
+    for option in ["--policy", "--predictor"] {
+        let refusal = run(&words(&format!("replay {{T}} {option} unknown"), &[("T", &trace)])).stderr;
+        let list = refusal.split_once("there are ").expect("a list").1;
+        let names: Vec<&str> =
+            list.split([',', '\n']).map(str::trim).take_while(|n| !n.contains(' ')).collect();
+        assert!(names.len() >= 4, "{refusal}");
+        for name in names.into_iter().filter(|name| !name.is_empty()) {
+            assert!(help.contains(name), "{name} is not in the help");
+        }
+    }
+}

@@ -2,9 +2,9 @@
 //!
 //! Decayed frequency says what was needed lately, whatever is going on now. But within a layer, the experts of a token say
 //! a good deal about those of the next few: a table of how often one followed the other, learned on line and forgotten on
-//! line, tells which residents usually come after the experts just used. Neither is a good policy alone (the table alone is
-//! worse than LRU); the product of both closes about half as much again of the gap between LRU and Belady as decayed
-//! frequency does (docs/residency.md). What is expected for certain reasons (draft tokens) counts on top of it.
+//! line, tells which residents usually come after the experts just used. The product of both closes more of the gap between
+//! LRU and Belady than decayed frequency does: a quarter more to twice as much (docs/residency.md). What a predictor expects
+//! counts on top of it.
 //!
 //! The table is what prefetchers know as a correlation or Markov table (Joseph, Grunwald, "Prefetching using Markov
 //! predictors", ISCA 1997), used here to keep and not to fetch; co-activation tables between *layers* (EdgeMoE, arXiv
@@ -37,7 +37,7 @@ const USES_PRIOR: f32 = 1.0;
 const FREQUENCY_MIN: f32 = 0.02;
 /// As above.
 const SUCCESSION_MIN: f32 = 0.003;
-/// Weight of an expectation against the rest, which is hardly above 1.
+/// Weight of an expectation against the rest, which is rarely above 1.
 const EXPECTED_WEIGHT: f32 = 2.0;
 /// What an expectation for the token after the next is worth against one for the next.
 const EXPECTED_DECAY: f32 = 0.85;
