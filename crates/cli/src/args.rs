@@ -10,8 +10,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchArgs;
 use crate::ids::Ids;
+use crate::replay::ReplayArgs;
 use crate::template::TemplateArgs;
 use crate::tokenize::TokenizeArgs;
+use crate::trace::TraceArgs;
 
 /// Most compute threads; beyond this a number is a slip of the finger.
 const THREADS_MAX: u64 = 1024;
@@ -74,6 +76,10 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Write the prompt that a model's chat template makes of messages
     Template(TemplateArgs),
+    /// Record which experts a model's routers choose
+    Trace(TraceArgs),
+    /// Tell what a cache of experts would have made of a recorded run
+    Replay(ReplayArgs),
 }
 
 const RUN_EXAMPLES: &str = "\

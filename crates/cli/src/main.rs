@@ -21,11 +21,13 @@ mod output;
 mod plan;
 mod progress;
 mod prompt;
+mod replay;
 mod run;
 mod score;
 mod stats;
 mod template;
 mod tokenize;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -57,6 +59,8 @@ fn dispatch(command: &Command) -> Result<(), Failure> {
         Command::Inspect(args) => inspect::inspect(args),
         Command::Tokenize(args) => tokenize::tokenize(args),
         Command::Template(args) => template::template(args),
+        Command::Trace(args) => trace::trace(args),
+        Command::Replay(args) => replay::replays(args),
     }
 }
 

@@ -111,12 +111,12 @@ pub fn of_score(source: &ScoreSource) -> Result<Prompt, Failure> {
     }
 }
 
-fn read_ids(file: &Path) -> Result<Vec<u32>, Failure> {
+pub fn read_ids(file: &Path) -> Result<Vec<u32>, Failure> {
     let ids = read_text(file)?.parse::<Ids>();
     ids.map(|ids| ids.0).map_err(|e| Failure::Usage(format!("{}: {e}", file.display())))
 }
 
-fn read_text(file: &Path) -> Result<String, Failure> {
+pub fn read_text(file: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let read = match file.as_os_str() == "-" {
         true => std::io::stdin().lock().read_to_end(&mut bytes),

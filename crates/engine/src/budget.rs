@@ -5,6 +5,7 @@ use std::sync::Arc;
 use calypte_checkpoint::{Catalog, ExpertLayer};
 use calypte_disk::{Disk, IoMode};
 use calypte_model::{ArrangeExperts, Kv, working_bytes};
+use calypte_residency::policy::Successor;
 use calypte_residency::{Arrange, ExpertCache, LayerExperts};
 
 use crate::memory::{Available, available};
@@ -32,7 +33,7 @@ pub struct Budget {
     pub kv_bytes_per_token: u64,
     /// What a step computes in.
     pub working_bytes: u64,
-    /// The rest of the program.
+    /// The rest of the program, with the tables of the eviction policy.
     pub program_bytes: u64,
     /// The expert cache.
     pub expert_bytes: u64,
@@ -126,7 +127,7 @@ pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budge
             options.context,
             options.threads(),
         ) + arranging_bytes(&layers),
-        program_bytes: PROGRAM_BYTES,
+        program_bytes: PROGRAM_BYTES + Successor::memory_bytes(layers.iter().map(|l| l.extents.len())),
         expert_bytes: 0,
         expert_bytes_floor: ExpertCache::floor_bytes(&layers, disk),
         expert_bytes_whole: ExpertCache::whole_bytes(&layers, disk),

@@ -8,7 +8,7 @@ use calypte_checkpoint::Catalog;
 use calypte_disk::{Disk, DiskOptions, IoMode, WeightPath};
 use calypte_kernels::{Isa, Team};
 use calypte_model::{Compute, Kv, LOGIT_ROWS_MAX, Loading, Model, Observer, Workspace, resident_extents};
-use calypte_residency::{CacheStats, ExpertCache, policy::Dfreq};
+use calypte_residency::{CacheStats, Evict, ExpertCache, LayerSize, policy::Successor};
 use calypte_text::Tokenizer;
 
 use crate::budget::{Budget, divide, expert_layers};
@@ -76,7 +76,18 @@ impl Engine {
     /// [`Engine::open`] over a disk of the caller's: tests with faults, and targets without files.
     pub fn with_disk(
         catalog: Catalog,
+        disk: Disk,
+        options: &Options,
+        opening: &mut dyn Opening,
+    ) -> Result<Engine, EngineError> {
+        Engine::with_policy(catalog, disk, Box::<Successor>::default(), options, opening)
+    }
+
+    /// [`Engine::with_disk`] with an eviction policy of the caller's, which decides speed and nothing else.
+    pub fn with_policy(
+        catalog: Catalog,
         mut disk: Disk,
+        policy: Box<dyn Evict>,
         options: &Options,
         opening: &mut dyn Opening,
     ) -> Result<Engine, EngineError> {
@@ -89,8 +100,7 @@ impl Engine {
         let total = resident_extents(&catalog).map(|e| e.len).sum();
         let mut progress = Progress { opening, done: 0, total };
         let model = Model::load(&catalog, &mut disk, &mut progress).map_err(EngineError::Load)?;
-        let experts =
-            ExpertCache::new(expert_layers(&catalog), budget.expert_bytes, Box::<Dfreq>::default(), disk)?;
+        let experts = ExpertCache::new(expert_layers(&catalog), budget.expert_bytes, policy, disk)?;
         Ok(Engine {
             team: Team::new(options.threads()),
             options: options.clone(),
@@ -138,6 +148,14 @@ impl Engine {
         self.experts.stats()
     }
 
+    /// The layers whose experts are streamed, in order: their numbers in the model, and the slots of the expert cache.
+    pub fn expert_slots(&self) -> Vec<(usize, LayerSize)> {
+        let layers = expert_layers(&self.catalog);
+        let sizes = layers.iter().map(|layer| layer.size(self.experts.disk()));
+        let trunk = self.catalog.experts.iter().filter(|e| e.layer < self.catalog.arch.layers);
+        trunk.map(|e| e.layer).zip(sizes).collect()
+    }
+
     /// Starts the cache's counts anew.
     pub fn reset_cache_stats(&mut self) {
         self.experts.reset_stats();
@@ -174,6 +192,9 @@ impl Engine {
         cancelled: &AtomicBool,
     ) -> Result<(), EngineError> {
         let compute = Compute { team: &self.team, precision: self.options.precision };
+        if session.tokens.is_empty() {
+            self.experts.sequence_begins();
+        }
         let (kv, experts, workspace) = (&mut session.kv, &mut self.experts, &mut self.workspace);
         self.model
             .forward(&compute, tokens, kv, experts, workspace, observer, cancelled)

@@ -155,6 +155,7 @@ impl Model {
     ) -> Result<(), ModelError> {
         let first = kv.len();
         kv.truncate(first);
+        observer.step_begins(first);
         let outcome = self.run_layers(compute, tokens, kv, experts, workspace, observer, cancelled);
         match outcome {
             Ok(()) => kv.commit(tokens.len()),

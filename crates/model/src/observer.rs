@@ -2,6 +2,11 @@
 
 /// Told what the model decides while it runs. All methods default to nothing.
 pub trait Observer {
+    /// A step begins whose first row is position `position`. Whatever an unfinished step told before is void.
+    fn step_begins(&mut self, position: usize) {
+        let _ = position;
+    }
+
     /// The router of `layer` sent position `position` to `experts` (best first) with `weights`.
     fn routed(&mut self, layer: usize, position: usize, experts: &[u32], weights: &[f32]) {
         let _ = (layer, position, experts, weights);

@@ -106,6 +106,11 @@ impl ExpertCache {
         self.execute();
     }
 
+    /// What comes has nothing to do with what was: another conversation. Only the policy cares.
+    pub fn sequence_begins(&mut self) {
+        self.tell(Event::Sequence);
+    }
+
     /// Appends leases to `out`: at first those of the experts that are resident, without waiting; after that it waits
     /// until at least one read has landed and hands out all that have. `false`, with nothing appended, when every
     /// expert of the union was handed out.

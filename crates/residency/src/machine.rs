@@ -13,6 +13,7 @@ mod plan;
 use std::collections::VecDeque;
 
 use crate::budget::{LayerSize, share, surplus_bytes};
+use crate::predict::Guess;
 use crate::{Evict, MachineCounts, ResidencyError};
 
 /// One routed expert.
@@ -25,7 +26,7 @@ pub struct Key {
 }
 
 /// What the machine is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
     /// A step of `layer` needs the experts of `union`, to be read in this order; repeated experts count once. An
     /// unfinished step is aborted first.
@@ -46,6 +47,18 @@ pub enum Event<'a> {
     Stalled,
     /// The step is over. Reads in flight still land, in slots that nobody waits for.
     Abort,
+    /// The next steps are of another conversation.
+    Sequence,
+    /// What a predictor expects of `layer` ([`Evict::expects`]). Only the policy cares.
+    Expect {
+        /// MoE layer.
+        layer: u32,
+        /// Experts, the tokens that will use them, and how likely that is.
+        guesses: &'a [Guess],
+    },
+    /// An expert that no step has asked for may be read, if its slot is FREE and its layer has a slot to spare. Worth it
+    /// or not, the caller must know.
+    Prefetch(Key),
 }
 
 /// What the machine wants done, in this order.
@@ -90,6 +103,8 @@ struct Slot {
     handed_out: bool,
     /// Whether the policy may name this slot as a victim.
     candidate: bool,
+    /// Read on a guess, and not asked for by any step so far.
+    unproven: bool,
     leases: u32,
 }
 
@@ -163,8 +178,9 @@ impl Machine {
     pub fn new(
         layers: &[LayerSize],
         budget_bytes: u64,
-        policy: Box<dyn Evict>,
+        mut policy: Box<dyn Evict>,
     ) -> Result<Machine, ResidencyError> {
+        policy.prepare(layers);
         let surplus_bytes = surplus_bytes(layers, budget_bytes)?;
         let shares = share(layers, budget_bytes)?;
         let layers = layers.iter().zip(shares).map(|(&size, share)| Layer {
@@ -214,6 +230,17 @@ impl Machine {
             }
             Event::Stalled => self.stalled(commands),
             Event::Abort => self.abort(),
+            Event::Sequence => self.policy.sequence_begins(),
+            Event::Expect { layer, guesses } => {
+                let experts = self.layers.get(layer as usize).map_or(0, |l| l.slots.len());
+                let unknown = guesses.iter().map(|guess| guess.expert).find(|&e| e as usize >= experts);
+                self.check_known(layer, unknown.as_slice())?;
+                self.policy.expects(layer, guesses);
+            }
+            Event::Prefetch(key) => {
+                self.check_known(key.layer, &[key.expert])?;
+                self.prefetch(key, commands);
+            }
         }
         Ok(())
     }
@@ -334,6 +361,7 @@ impl Machine {
             return;
         }
         slot.state = SlotState::Free;
+        slot.unproven = false;
         let wanted = slot.role != Role::Outside;
         self.shrink(key.layer);
         if let (true, Some(step)) = (wanted, &mut self.step) {
@@ -405,6 +433,18 @@ impl Machine {
         commands.push(Command::Load(key));
     }
 
+    /// Reads an expert that no step asked for, unless the layer has no slot to give. The step under way, if it is one of
+    /// the same layer, keeps what it needs: its experts are no candidates.
+    fn prefetch(&mut self, key: Key, commands: &mut Vec<Command>) {
+        let waits = self.step.as_ref().is_some_and(|step| step.failed || !step.pending.is_empty());
+        if waits || self.state(key) != SlotState::Free || !self.acquire(key.layer, commands) {
+            return;
+        }
+        self.slot_mut(key).unproven = true;
+        self.counts.prefetches += 1;
+        self.load(key, commands);
+    }
+
     /// Makes room for one more slot of `layer`, if need be by eviction. `false` when nothing may be given up.
     fn acquire(&mut self, layer: u32, commands: &mut Vec<Command>) -> bool {
         while !self.grow(layer) {
@@ -466,9 +506,11 @@ impl Machine {
         let slot = self.slot_mut(key);
         slot.state = SlotState::Free;
         slot.candidate = false;
+        let unproven = std::mem::take(&mut slot.unproven);
         self.policy.evicted(key);
         self.shrink(key.layer);
         self.counts.evictions += 1;
+        self.counts.prefetches_wasted += u64::from(unproven);
         commands.push(Command::Evict(key));
     }
 }

@@ -1,31 +1,92 @@
 //! Who loses its slot. One file per policy; adding one is one file and one line in [`by_name`].
 
+mod decay;
 mod dfreq;
+mod eam;
+mod elb;
+mod expert_map;
+mod least_stale;
+mod lfru;
+mod lfu;
 mod lru;
-
-use std::collections::BTreeSet;
+pub mod order;
+mod s3fifo;
+mod spac;
+mod successor;
 
 pub use dfreq::{Dfreq, HALF_LIFE_STEPS_DEFAULT, HALF_LIFE_STEPS_MAX};
+pub use eam::Eam;
+pub use elb::Elb;
+pub use expert_map::ExpertMap;
+pub use least_stale::LeastStale;
+pub use lfru::Lfru;
+pub use lfu::Lfu;
 pub use lru::Lru;
+pub use s3fifo::S3Fifo;
+pub use spac::Spac;
+pub use successor::Successor;
 
-use crate::Key;
+use order::{Candidates, Ranked};
+
+use crate::per_expert::{Clocks, PerExpert, grown};
+use crate::predict::Guess;
+use crate::{Key, LayerSize};
 
 /// Names that [`by_name`] knows.
-pub const NAMES: &[&str] = &["dfreq", "lru"];
+pub const NAMES: &[&str] = &[
+    "lru",
+    "lfu",
+    "dfreq",
+    "lfru",
+    "s3fifo",
+    "least_stale",
+    "eam",
+    "expert_map",
+    "spac",
+    "elb",
+    "successor",
+];
+
+/// The policy of the engine: the best of those in docs/residency.md that need no look at the future.
+pub const DEFAULT: &str = "successor";
+
+/// Experts of this many tokens, if all differed, are the most that a union has unless it is of a prompt.
+const TOKENS_ALONE_MAX: usize = 2;
+
+/// Whether a step's union is of so many tokens together that it does not tell which of them went where.
+fn of_prompt(union: &[u32], top_k: usize) -> bool {
+    union.len() > top_k * TOKENS_ALONE_MAX
+}
 
 /// An eviction policy, in the vocabulary of buffer managers: keys are touched, inserted, pinned, unpinned, evicted, and
 /// a victim is asked for.
 ///
 /// A key is a *candidate* from [`Evict::unpinned`] until [`Evict::pinned`] or [`Evict::evicted`]. The machine touches a
 /// key only while it is not a candidate, so that an ordered structure over the candidates never has to be re-sorted.
-/// Policies see no bytes and no weights: they cannot change an answer. They must be deterministic.
+/// Policies see no bytes and no weights: they cannot change an answer. They must be deterministic, and what
+/// they decide may depend on the steps in which keys were touched, but not on the order in which the keys of one step are
+/// touched, inserted, pinned or unpinned: that order is a disk's.
 pub trait Evict: Send {
     /// The name that [`by_name`] accepts.
     fn name(&self) -> &'static str;
 
+    /// The layers there are. Said once, before anything else.
+    fn prepare(&mut self, _layers: &[LayerSize]) {}
+
+    /// What comes has nothing to do with what was: another conversation.
+    fn sequence_begins(&mut self) {}
+
+    /// What a predictor expects of `layer`: in the steps after the one that is about to begin, or, of a layer that the token
+    /// under way has still to reach, in that one too (see [`Guess::tokens_ahead`]). Replaces what was expected of the layer
+    /// before. Keys may be candidates.
+    fn expects(&mut self, _layer: u32, _guesses: &[Guess]) {}
+
     /// `key` was routed to in step `step` of its layer (each layer counts its own steps, from 1), whether it is
     /// resident or not. At most once a step.
     fn touched(&mut self, key: Key, step: u64);
+
+    /// All experts of step `step` of `layer` were touched: `union`, each once, in any order.
+    fn step_touched(&mut self, _layer: u32, _step: u64, _union: &[u32]) {}
 
     /// The weights of `key` arrived.
     fn inserted(&mut self, _key: Key) {}
@@ -47,83 +108,30 @@ pub trait Evict: Send {
     fn victim(&mut self, layers: &[u32]) -> Option<Key>;
 }
 
-/// The policy called `name` with its default parameters, or `None` when there is none of that name (see [`NAMES`]).
-pub fn by_name(name: &str) -> Option<Box<dyn Evict>> {
-    match name {
-        "dfreq" => Some(Box::<Dfreq>::default()),
-        "lru" => Some(Box::<Lru>::default()),
-        _ => None,
-    }
-}
-
-/// The candidates of every layer, each layer in the order in which it would give them up.
-#[derive(Debug)]
-struct Candidates<R> {
-    layers: Vec<BTreeSet<(R, u32)>>,
-}
-
-// Derived `Default` would ask for `R: Default`.
-impl<R> Default for Candidates<R> {
-    fn default() -> Self {
-        Candidates { layers: Vec::new() }
-    }
-}
-
-impl<R: Ord + Copy> Candidates<R> {
-    fn insert(&mut self, key: Key, rank: R) {
-        grown(&mut self.layers, key.layer).insert((rank, key.expert));
-    }
-
-    fn remove(&mut self, key: Key, rank: R) {
-        grown(&mut self.layers, key.layer).remove(&(rank, key.expert));
-    }
-
-    /// The lowest rank of `layer`; the lowest expert among equals.
-    fn first(&self, layer: u32) -> Option<(R, Key)> {
-        let (rank, expert) = *self.layers.get(layer as usize)?.first()?;
-        Some((rank, Key { layer, expert }))
-    }
-
-    /// The lowest of all `layers` after `fair` made the ranks of different layers comparable; the first among equals.
-    fn lowest<F: Ord>(&self, layers: &[u32], fair: impl Fn(u32, R) -> F) -> Option<Key> {
-        layers
-            .iter()
-            .filter_map(|&layer| self.first(layer))
-            .map(|(rank, key)| (fair(key.layer, rank), key))
-            .reduce(|best, next| if next.0 < best.0 { next } else { best })
-            .map(|(_, key)| key)
-    }
-}
-
-/// A value for every expert that was ever named.
-#[derive(Debug)]
-struct PerExpert<T> {
-    layers: Vec<Vec<T>>,
-}
-
-impl<T> Default for PerExpert<T> {
-    fn default() -> Self {
-        PerExpert { layers: Vec::new() }
-    }
-}
-
-impl<T: Default + Clone> PerExpert<T> {
-    fn get(&self, key: Key) -> T {
-        let layer = self.layers.get(key.layer as usize);
-        let value = layer.and_then(|experts| experts.get(key.expert as usize));
-        value.cloned().unwrap_or_default()
-    }
-
-    fn get_mut(&mut self, key: Key) -> &mut T {
-        grown(grown(&mut self.layers, key.layer), key.expert)
-    }
-}
-
-/// `values[index]`, after growing to it: policies learn a model's dimensions from what they are told.
-fn grown<T: Default>(values: &mut Vec<T>, index: u32) -> &mut T {
-    let index = index as usize;
-    if values.len() <= index {
-        values.resize_with(index + 1, T::default);
-    }
-    &mut values[index]
+/// The policy that `spec` names, or `None` when there is none of that name (see [`NAMES`]) or its parameters are wrong.
+///
+/// Parameters are numbers after colons: `dfreq:32` (half-life in steps), `spac:1:1` (differences that raise and lower a
+/// state), `elb:16` and `successor:6` (half-lives in steps).
+pub fn by_name(spec: &str) -> Option<Box<dyn Evict>> {
+    let mut parts = spec.split(':');
+    let name = parts.next()?;
+    let parameters: Vec<u32> = parts.map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    Some(match (name, &parameters[..]) {
+        ("lru", []) => Box::<Lru>::default(),
+        ("lfu", []) => Box::<Lfu>::default(),
+        ("dfreq", []) => Box::<Dfreq>::default(),
+        ("dfreq", &[half_life @ 1..=HALF_LIFE_STEPS_MAX]) => Box::new(Dfreq::new(half_life)),
+        ("lfru", []) => Box::<Lfru>::default(),
+        ("s3fifo", []) => Box::<S3Fifo>::default(),
+        ("least_stale", []) => Box::<LeastStale>::default(),
+        ("eam", []) => Box::<Eam>::default(),
+        ("expert_map", []) => Box::<ExpertMap>::default(),
+        ("spac", []) => Box::<Spac>::default(),
+        ("spac", &[up, down]) if up > 0 && down > 0 => Box::new(Spac::new(up, down)),
+        ("elb", []) => Box::<Elb>::default(),
+        ("elb", &[half_life @ 1..=HALF_LIFE_STEPS_MAX]) => Box::new(Elb::new(half_life)),
+        ("successor", []) => Box::<Successor>::default(),
+        ("successor", &[half_life @ 1..=HALF_LIFE_STEPS_MAX]) => Box::new(Successor::new(half_life)),
+        _ => return None,
+    })
 }

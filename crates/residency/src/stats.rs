@@ -12,6 +12,12 @@ pub struct MachineCounts {
     pub misses: u64,
     /// Experts that lost their slot.
     pub evictions: u64,
+    /// Experts read on a guess.
+    pub prefetches: u64,
+    /// Those of them that a step asked for while they had their slot, in memory or still on their way.
+    pub prefetches_used: u64,
+    /// Those of them that lost their slot before.
+    pub prefetches_wasted: u64,
 }
 
 /// What the cache did since it was made or since [`crate::ExpertCache::reset_stats`].

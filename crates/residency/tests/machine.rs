@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use calypte_residency::policy::by_name;
+use calypte_residency::predict::Guess;
 use calypte_residency::{Command, Event, Key, LayerSize, Machine, SlotState, floor_bytes, share};
 use proptest::prelude::*;
 
@@ -62,6 +63,8 @@ struct Model<'a> {
     leases: BTreeMap<Key, u32>,
     union: BTreeSet<Key>,
     handed_out: BTreeSet<Key>,
+    /// What the event under way wants read on a guess.
+    prefetch: Option<Key>,
     log: Vec<Command>,
     asked: u64,
     hits: u64,
@@ -82,6 +85,7 @@ impl<'a> Model<'a> {
             leases: BTreeMap::new(),
             union: BTreeSet::new(),
             handed_out: BTreeSet::new(),
+            prefetch: None,
             log: Vec::new(),
             asked: 0,
             hits: 0,
@@ -122,7 +126,8 @@ impl<'a> Model<'a> {
             Event::Failed(key) => drop(self.state.remove(&key)),
             Event::Released(key) => *self.leases.get_mut(&key).unwrap() -= 1,
             Event::Abort => self.union.clear(),
-            Event::Begin { .. } | Event::Stalled => {}
+            Event::Prefetch(key) => self.prefetch = Some(key),
+            Event::Begin { .. } | Event::Stalled | Event::Sequence | Event::Expect { .. } => {}
         }
         let before = self.used();
         let mut commands = Vec::new();
@@ -131,6 +136,7 @@ impl<'a> Model<'a> {
             self.check_command(command);
         }
         self.log.extend(commands);
+        self.prefetch = None;
         // The shares are at least the floors.
         let shares = self.shares.iter().zip(before.into_iter().zip(self.used()));
         for (layer, (&share, (before, after))) in shares.enumerate() {
@@ -152,7 +158,7 @@ impl<'a> Model<'a> {
                 assert!(!needed, "{key:?} was not handed out yet");
             }
             Command::Load(key) => {
-                assert!(self.union.contains(&key), "{key:?} was not asked for");
+                assert!(self.union.contains(&key) || self.prefetch == Some(key), "{key:?} was not asked for");
                 assert_eq!(self.state.insert(key, SlotState::Loading), None, "loaded {key:?}");
             }
             Command::HandOut(key) => {
@@ -305,6 +311,34 @@ proptest! {
         }
     }
 
+    /// Guesses of experts to keep and experts to read, right or wrong, before, between and over steps.
+    #[test]
+    fn guesses_break_no_rule(script in scripts(), seed in any::<u64>()) {
+        let mut model = Model::new(&script);
+        let mut choose = chooser(seed);
+        for (layer, union) in script.steps() {
+            if choose(8) == 0 {
+                model.apply(Event::Sequence, layer);
+            }
+            let experts = script.layers[layer as usize].experts;
+            let guess = |expert| Guess { expert: expert as u32, tokens_ahead: 1, probability: 0.5 };
+            let guesses: Vec<Guess> = (0..choose(4)).map(|_| guess(choose(experts))).collect();
+            model.apply(Event::Expect { layer, guesses: &guesses }, layer);
+            model.begin(layer, &union);
+            for _ in 0..choose(4) {
+                let to = choose(script.layers.len());
+                let key = Key { layer: to as u32, expert: choose(script.layers[to].experts) as u32 };
+                model.apply(Event::Prefetch(key), key.layer);
+            }
+            model.finish_step(layer, &mut choose, 0);
+            model.release_all(layer);
+        }
+        let counts = model.machine.counts();
+        prop_assert!(counts.prefetches_used + counts.prefetches_wasted <= counts.prefetches);
+        let loads = model.log.iter().filter(|c| matches!(c, Command::Load(_))).count() as u64;
+        prop_assert!(loads <= counts.misses + counts.prefetches);
+    }
+
     /// When everything fits, nothing is read twice and nothing is evicted.
     #[test]
     fn whole_budget_reads_once(mut script in scripts(), seed in any::<u64>()) {
@@ -435,12 +469,47 @@ fn cyclic_scan_still_hits() {
     }
 }
 
+/// A guess that comes true is used, one that does not is wasted, and one whose read is still under way is a miss.
+#[test]
+fn prefetches_are_accounted() {
+    let layers = [LayerSize { experts: 8, top_k: 2, slot_bytes: 10 }];
+    let mut machine = Machine::new(&layers, 30, by_name("lru").unwrap()).unwrap();
+    let key = |expert| Key { layer: 0, expert };
+    let mut tell = |event: Event<'_>, expected: &[Command]| {
+        let mut commands = Vec::new();
+        machine.apply(event, &mut commands).unwrap();
+        assert_eq!(commands, expected, "{event:?}");
+        machine.counts()
+    };
+    tell(Event::Prefetch(key(1)), &[Command::Load(key(1))]);
+    tell(Event::Prefetch(key(1)), &[]);
+    tell(Event::Landed(key(1)), &[]);
+    tell(Event::Prefetch(key(2)), &[Command::Load(key(2))]);
+    // 1 is here, 2 is on its way.
+    let counts = tell(Event::Begin { layer: 0, union: &[1, 2] }, &[Command::HandOut(key(1))]);
+    assert_eq!((counts.hits, counts.misses, counts.prefetches_used), (1, 1, 2));
+    tell(Event::Landed(key(2)), &[Command::HandOut(key(2))]);
+    tell(Event::Released(key(1)), &[]);
+    tell(Event::Released(key(2)), &[]);
+    tell(Event::Prefetch(key(3)), &[Command::Load(key(3))]);
+    tell(Event::Landed(key(3)), &[]);
+    let counts = tell(
+        Event::Begin { layer: 0, union: &[1, 4] },
+        &[Command::Evict(key(3)), Command::Load(key(4)), Command::HandOut(key(1))],
+    );
+    assert_eq!((counts.prefetches, counts.prefetches_used, counts.prefetches_wasted), (3, 2, 1));
+}
+
 #[test]
 fn refuses_what_does_not_exist() {
     let layers = [LayerSize { experts: 4, top_k: 2, slot_bytes: 10 }; 2];
     let mut machine = Machine::new(&layers, 40, by_name("lru").unwrap()).unwrap();
     let mut commands = Vec::new();
-    let unknown: [Event<'_>; 5] = [
+    let guesses = [Guess { expert: 4, tokens_ahead: 1, probability: 1.0 }];
+    let unknown: [Event<'_>; 8] = [
+        Event::Prefetch(Key { layer: 0, expert: 4 }),
+        Event::Expect { layer: 0, guesses: &guesses },
+        Event::Expect { layer: 2, guesses: &[] },
         Event::Begin { layer: 0, union: &[1, 4] },
         Event::Begin { layer: 2, union: &[] },
         Event::Landed(Key { layer: 0, expert: 4 }),

@@ -1,4 +1,4 @@
-//! What the tests of the other crates share: faulty disks, and writers of small model files.
+//! What the tests of the other crates share: faulty disks, writers of small model files, and routing like a real model's.
 //!
 //! Other crates depend on it for their tests only.
 //!
@@ -6,4 +6,5 @@
 
 pub mod faulty;
 pub mod gguf_writer;
+pub mod routing;
 pub mod safetensors_writer;

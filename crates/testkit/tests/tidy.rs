@@ -60,11 +60,12 @@ fn dependencies_go_one_way() {
         ("disk", &[]),
         ("checkpoint", &["quant", "disk"]),
         ("residency", &["disk"]),
+        ("replay", &["residency"]),
         ("kernels", &["quant"]),
         ("model", &["checkpoint", "disk", "kernels", "quant", "residency"]),
         ("text", &["checkpoint"]),
         ("engine", &["checkpoint", "disk", "kernels", "model", "quant", "residency", "text"]),
-        ("cli", &["engine"]),
+        ("cli", &["engine", "replay"]),
         ("testkit", &["disk", "quant"]),
     ]);
     for name in crates() {

@@ -4,7 +4,9 @@ use crate::program::run;
 
 #[test]
 fn help() {
-    for command in ["", "run", "chat", "plan", "score", "bench", "inspect", "tokenize", "template"] {
+    for command in
+        ["", "run", "chat", "plan", "score", "bench", "inspect", "tokenize", "template", "trace", "replay"]
+    {
         let args: Vec<&str> = [command, "--help"].into_iter().filter(|a| !a.is_empty()).collect();
         let name = format!("help-{}", if command.is_empty() { "calypte" } else { command });
         insta::assert_snapshot!(name, run(&args).ok().stdout);

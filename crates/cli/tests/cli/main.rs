@@ -9,4 +9,5 @@ mod help;
 mod inspect;
 mod matrix;
 mod program;
+mod replay;
 mod text;

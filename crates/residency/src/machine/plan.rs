@@ -57,11 +57,14 @@ impl Machine {
             let slot = self.slot_mut(key);
             if slot.role == Role::Outside {
                 slot.role = Role::Stays;
+                let proven = std::mem::take(&mut slot.unproven);
+                self.counts.prefetches_used += u64::from(proven);
                 self.refresh(key);
                 self.policy.touched(key, clock);
                 members.push(expert);
             }
         }
+        self.policy.step_touched(layer, clock, &members);
         members
     }
 

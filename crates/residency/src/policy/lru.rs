@@ -1,7 +1,7 @@
 //! Least recently used: the baseline of every caching paper (Belady 1966 calls it by its replacement class; Mattson et
 //! al. 1970 analyse it as a stack algorithm).
 
-use super::{Candidates, Evict, PerExpert, grown};
+use super::{Candidates, Clocks, Evict, PerExpert};
 use crate::Key;
 
 /// Evicts the expert whose last use lies the most steps of its own layer back. O(log n) an event.
@@ -11,7 +11,7 @@ use crate::Key;
 #[derive(Debug, Default)]
 pub struct Lru {
     last_step: PerExpert<u64>,
-    clocks: Vec<u64>,
+    clocks: Clocks,
     candidates: Candidates<u64>,
 }
 
@@ -22,8 +22,7 @@ impl Evict for Lru {
 
     fn touched(&mut self, key: Key, step: u64) {
         *self.last_step.get_mut(key) = step;
-        let clock = grown(&mut self.clocks, key.layer);
-        *clock = step.max(*clock);
+        self.clocks.reach(key.layer, step);
     }
 
     fn evicted(&mut self, key: Key) {
@@ -39,8 +38,7 @@ impl Evict for Lru {
     }
 
     fn victim(&mut self, layers: &[u32]) -> Option<Key> {
-        let clock = |layer: u32| self.clocks.get(layer as usize).copied().unwrap_or(0);
-        let age = |layer, last: u64| clock(layer).saturating_sub(last);
+        let age = |layer, last: u64| self.clocks.now(layer).saturating_sub(last);
         self.candidates.lowest(layers, |layer, last| std::cmp::Reverse(age(layer, last)))
     }
 }

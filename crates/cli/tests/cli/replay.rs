@@ -1,0 +1,115 @@
+//! `calypte trace` and `calypte replay`: what was recorded, and what is made of it.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::program::{fixture, run, words};
+
+/// Records the fixture's run into `to`; what the program says about it.
+fn record(to: &Path, more: &str) -> Value {
+    let model = fixture("qwen3_moe-a").join("model.gguf");
+    let line = format!(
+        "trace {{M}} --prompt-ids 1,2,3,4,5,6,7,8 -n 40 --temp 1 --seed 5 --expert-cache 60% --json -o {{T}} {more}"
+    );
+    run(&words(&line, &[("M", &model), ("T", to)])).ok().json()
+}
+
+/// One object a line.
+fn replayed(trace: &Path, more: &str) -> Vec<Value> {
+    let ran = run(&words(&format!("replay {{T}} --json {more}"), &[("T", trace)])).ok();
+    ran.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn a_replay_of_a_run_has_its_hits() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = dir.path().join("run.trace");
+    for more in ["--prefill-chunk 1", "--prefill-chunk 3", ""] {
+        let ran = record(&trace, more);
+        // The last token generated is never computed.
+        assert_eq!(ran["tokens"], 47, "{ran}");
+        assert!(ran["expert_hits"].as_u64() > Some(0) && ran["evictions"].as_u64() > Some(0), "{ran}");
+        let again = &replayed(&trace, "--slots recorded --policy successor")[0];
+        for (a, b) in [("expert_hits", "hits"), ("expert_misses", "misses"), ("evictions", "evictions")] {
+            assert_eq!(ran[a], again[b], "{more}: {a}");
+        }
+    }
+}
+
+#[test]
+fn a_grid_has_a_line_for_each_setting() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = dir.path().join("run.trace");
+    record(&trace, "--prefill-chunk 1");
+    let all = replayed(
+        &trace,
+        "--slots 1k,3 --policy lru,belady,elb --predictor none,prev_token,draft_tokens:2:80:90 --prefetch",
+    );
+    assert_eq!(all.len(), 2 * 3 * 3);
+    for line in &all {
+        for key in [
+            "hit_rate",
+            "lru_hit_rate",
+            "belady_hit_rate",
+            "demand_bytes_per_token",
+            "wasted_bytes_per_token",
+        ] {
+            assert!(line[key].is_number(), "{key}: {line}");
+        }
+        let guessing = line["predictor"] != "none";
+        for key in ["recall", "precision", "timely_recall"] {
+            assert_eq!(line[key].is_number(), guessing, "{key}: {line}");
+        }
+        let own = match line["policy"].as_str() {
+            Some("lru") if !guessing => "lru_hit_rate",
+            Some("belady") if !guessing => "belady_hit_rate",
+            _ => continue,
+        };
+        assert_eq!(line["hit_rate"], line[own]);
+    }
+    let text = run(&words("replay {T}", &[("T", &trace)])).ok().stdout;
+    assert!(text.contains("slots a layer") && text.contains("successor"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_replayed_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (trace, cut, dense) = (dir.path().join("run.trace"), dir.path().join("cut"), fixture("llama-a"));
+    record(&trace, "");
+    let bytes = std::fs::read(&trace).expect("the trace");
+    std::fs::write(&cut, &bytes[..bytes.len() - 9]).expect("written");
+    let cases = [
+        ("replay {T} --policy mru", 2, "no policy is called \"mru\"; there are lru"),
+        ("replay {T} --predictor gate_ahead", 2, "no predictor is called \"gate_ahead\""),
+        ("replay {T} --slots 1", 4, "1 slots are less than the"),
+        ("replay {C}", 3, "found 3 bytes until the end of the file"),
+        ("replay {C}.none", 3, "No such file"),
+        ("trace {D}/model.gguf --prompt-ids 1 -o {C}", 2, "has no experts"),
+        ("trace {D}/model.gguf -o {C}", 2, "required"),
+    ];
+    for (line, code, part) in cases {
+        let ran = run(&words(line, &[("T", &trace), ("C", &cut), ("D", &dense)]));
+        assert_eq!(ran.code, code, "{line}: {}", ran.stderr);
+        assert!(ran.stderr.contains(part), "{line}: {}", ran.stderr);
+    }
+}
+
+/// The help is written by hand; the refusals list what there is.
+#[test]
+fn the_help_names_everything_there_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = dir.path().join("run.trace");
+    record(&trace, "");
+    let help = run(&["replay", "--help"]).ok().stdout;
+    for option in ["--policy", "--predictor"] {
+        let refusal = run(&words(&format!("replay {{T}} {option} unknown"), &[("T", &trace)])).stderr;
+        let list = refusal.split_once("there are ").expect("a list").1;
+        let names: Vec<&str> =
+            list.split([',', '\n']).map(str::trim).take_while(|n| !n.contains(' ')).collect();
+        assert!(names.len() >= 4, "{refusal}");
+        for name in names.into_iter().filter(|name| !name.is_empty()) {
+            assert!(help.contains(name), "{name} is not in the help");
+        }
+    }
+}

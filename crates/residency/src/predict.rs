@@ -1,0 +1,61 @@
+//! Who will be needed next. One file per predictor; adding one is one file and one line in [`by_name`].
+//!
+//! A guess changes no answer: it may keep an expert in memory ([`crate::Evict::expects`]) or have it read early
+//! ([`crate::Event::Prefetch`]). Predictors must be deterministic.
+
+mod prev_token;
+mod trajectory;
+
+pub use prev_token::PrevToken;
+pub use trajectory::Trajectory;
+
+/// Names that [`by_name`] knows, `none` apart. Guesses from draft tokens are simulated by `calypte-replay`; predictors that
+/// need the model's gates and hidden states belong here when the engine hands these out.
+pub const NAMES: &[&str] = &["prev_token", "trajectory"];
+
+/// One expert that is expected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Guess {
+    /// The expert, in the layer that was asked about.
+    pub expert: u32,
+    /// The token that will use it, counted from the one whose routing was observed last (0).
+    pub tokens_ahead: u32,
+    /// How likely that is, 0 to 1, as far as the predictor knows.
+    pub probability: f32,
+}
+
+/// What a router decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Routed<'a> {
+    /// MoE layer, counted from 0 over the layers that have experts.
+    pub layer: u32,
+    /// Experts of the last row of the step, best first.
+    pub experts: &'a [u32],
+    /// The router's input, `[hidden]`, if whoever tells has it; traces of ids do not.
+    pub router_input: Option<&'a [f32]>,
+}
+
+/// A predictor of routing, over all layers of a model.
+pub trait Predict: Send {
+    /// The name that [`by_name`] accepts.
+    fn name(&self) -> &'static str;
+
+    /// What comes has nothing to do with what was: another conversation.
+    fn sequence_begins(&mut self) {}
+
+    /// A router decided. Layers come in order; after the last one the next token's first one.
+    fn observe(&mut self, routed: &Routed<'_>);
+
+    /// Appends the experts of `layer` that are expected when the token `tokens_ahead` after the last one observed gets there,
+    /// likeliest first, each at most once. With 0 for `tokens_ahead`, `layer` is one that the token has still to reach.
+    fn predict(&mut self, layer: u32, tokens_ahead: u32, out: &mut Vec<Guess>);
+}
+
+/// The predictor called `name` with its default parameters, or `None` when there is none of that name (see [`NAMES`]).
+pub fn by_name(name: &str) -> Option<Box<dyn Predict>> {
+    match name {
+        "prev_token" => Some(Box::<PrevToken>::default()),
+        "trajectory" => Some(Box::<Trajectory>::default()),
+        _ => None,
+    }
+}

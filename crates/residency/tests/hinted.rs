@@ -1,0 +1,201 @@
+//! Policies that listen to guesses, or learn what follows what, against the plain definition of what they do: one layer,
+//! whose whole history is looked at anew for every victim.
+
+use calypte_residency::policy::{Elb, LeastStale, S3Fifo, Spac, Successor};
+use calypte_residency::predict::Guess;
+use calypte_residency::{Evict, Key, LayerSize};
+use proptest::prelude::*;
+
+const EXPERTS: u32 = 9;
+const TOP_K: usize = 3;
+/// Values that are closer than this may be ordered either way: the policies count in integers or in f32.
+const TOLERANCE: f64 = 0.01;
+
+/// Experts used, and experts guessed for tokens ahead before it.
+type Step = (Vec<u32>, Vec<(u32, u32)>);
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    // Of one token, or now and then of a prompt.
+    let size = prop_oneof![8 => 2..=TOP_K, 1 => 2 * TOP_K + 1..=EXPERTS as usize - 1];
+    let union = size.prop_flat_map(|size| prop::collection::btree_set(0..EXPERTS, size));
+    let union = union.prop_map(|set| set.into_iter().collect());
+    let guesses = prop::collection::vec((0..EXPERTS, 1u32..5), 0..6);
+    prop::collection::vec((union, guesses), 1..80)
+}
+
+/// Feeds the policy with everything resident, and compares its victim after every step with the lowest by `value(history,
+/// expert)`.
+fn check(mut policy: impl Evict, steps: &[Step], value: impl Fn(&[Step], u32) -> f64) {
+    let key = |expert| Key { layer: 0, expert };
+    policy.prepare(&[LayerSize { experts: EXPERTS as usize, top_k: TOP_K, slot_bytes: 1 }]);
+    for expert in 0..EXPERTS {
+        policy.inserted(key(expert));
+        policy.unpinned(key(expert));
+    }
+    for (index, (union, guesses)) in steps.iter().enumerate() {
+        let guess = |&(expert, tokens_ahead)| Guess { expert, tokens_ahead, probability: 0.5 };
+        let guesses: Vec<Guess> = guesses.iter().map(guess).collect();
+        policy.expects(0, &guesses);
+        for &expert in union {
+            policy.pinned(key(expert));
+            policy.touched(key(expert), index as u64 + 1);
+        }
+        policy.step_touched(0, index as u64 + 1, union);
+        let others = (0..EXPERTS).filter(|expert| !union.contains(expert));
+        let values: Vec<(u32, f64)> =
+            others.map(|expert| (expert, value(&steps[..=index], expert))).collect();
+        let victim = policy.victim(&[0]).expect("someone").expert;
+        let of_victim = values.iter().find(|(expert, _)| *expert == victim).expect("a candidate").1;
+        let lowest = values.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
+        assert!(of_victim <= lowest + TOLERANCE, "{victim} of {values:?} after {index}");
+        union.iter().for_each(|&expert| policy.unpinned(key(expert)));
+    }
+}
+
+/// Steps since the last use.
+fn age(history: &[Step], expert: u32) -> Option<usize> {
+    history.iter().rev().position(|(union, _)| union.contains(&expert))
+}
+
+/// Less recent is lower; below 1.
+fn recency(history: &[Step], expert: u32) -> f64 {
+    age(history, expert).map_or(0.0, |age| 0.9 - age as f64 / 100.0)
+}
+
+fn decayed(history: &[Step], expert: u32, half_life: f64) -> f64 {
+    let ages = history.iter().rev().enumerate().filter(|(_, (union, _))| union.contains(&expert));
+    ages.map(|(age, _)| 2f64.powf(-(age as f64) / half_life)).sum()
+}
+
+fn nearest(history: &[Step], expert: u32) -> Option<u32> {
+    let (_, guesses) = history.last()?;
+    guesses.iter().filter(|(guessed, _)| *guessed == expert).map(|(_, ahead)| *ahead).min()
+}
+
+/// The state of `spac:1:1`, from the start.
+fn state(history: &[Step], expert: u32) -> i32 {
+    history.iter().fold(0, |state, (union, guesses)| {
+        let demand = i32::from(union.contains(&expert))
+            + guesses.iter().filter(|(guessed, _)| *guessed == expert).count() as i32;
+        (state + (demand - state).signum()).min(5)
+    })
+}
+
+fn is_prompt((union, _): &Step) -> bool {
+    union.len() > 2 * TOP_K
+}
+
+/// How often `expert` followed those of the last step, as `Successor` weighs it. Prompts are gaps: nothing follows over them.
+fn succession(history: &[Step], expert: u32) -> f64 {
+    let last @ (union, _) = history.last().expect("a step");
+    if is_prompt(last) {
+        return 0.0;
+    }
+    let keep: f64 = 1.0 - 21.0 / 1024.0;
+    let of = |before: u32| {
+        let (mut row, mut uses) = (0.0, 0.0);
+        for (now, step @ (union, _)) in history.iter().enumerate() {
+            if is_prompt(step) {
+                continue;
+            }
+            for (distance, weight) in [467.0, 327.0, 229.0].into_iter().enumerate() {
+                let Some(then) = now.checked_sub(distance + 1) else { continue };
+                let gap = history[then..now].iter().any(is_prompt);
+                if !gap && union.contains(&expert) && history[then].0.contains(&before) {
+                    row += weight / 1024.0;
+                }
+            }
+            if union.contains(&before) {
+                row *= keep;
+                uses = (uses + 1.0) * keep;
+            }
+        }
+        row / (uses + 1.0)
+    };
+    union.iter().map(|&before| of(before)).sum::<f64>() / union.len() as f64
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn least_stale_keeps_what_is_expected(steps in steps()) {
+        let expected = |history: &[Step], expert| f64::from(nearest(history, expert).is_some());
+        check(LeastStale::default(), &steps, |h, e| 10.0 * expected(h, e) + 2.0 * recency(h, e));
+    }
+
+    #[test]
+    fn elb_evicts_what_the_buffer_needs_last(steps in steps()) {
+        let near = |history: &[Step], expert| nearest(history, expert).map_or(0.0, |ahead| 100.0 - f64::from(ahead));
+        check(Elb::new(16), &steps, |h, e| 1000.0 * near(h, e) + decayed(h, e, 16.0));
+    }
+
+    #[test]
+    fn spac_evicts_the_lowest_state(steps in steps()) {
+        check(Spac::new(1, 1), &steps, |h, e| 10.0 * f64::from(state(h, e)) + 2.0 * recency(h, e));
+    }
+
+    #[test]
+    fn successor_weighs_frequency_and_succession(steps in steps()) {
+        let expected = |h: &[Step], e| nearest(h, e).map_or(0.0, |ahead| 0.5 * 0.85f64.powi(ahead as i32 - 1));
+        check(Successor::new(8), &steps, |h, e| {
+            (decayed(h, e, 8.0) + 0.02).sqrt() * (succession(h, e) + 0.003) + 2.0 * expected(h, e)
+        });
+    }
+}
+
+/// What the present pass touched outlasts what it did not, in whatever layer; a new pass makes all of it stale.
+#[test]
+fn least_stale_spares_the_present_pass() {
+    let mut policy = LeastStale::default();
+    let key = |layer, expert| Key { layer, expert };
+    for (layer, expert) in (0..2).flat_map(|layer| (0..4).map(move |expert| (layer, expert))) {
+        policy.unpinned(key(layer, expert));
+    }
+    let use_ = |policy: &mut LeastStale, layer, step, union: &[u32]| {
+        union.iter().for_each(|&expert| policy.pinned(key(layer, expert)));
+        union.iter().for_each(|&expert| policy.touched(key(layer, expert), step));
+        union.iter().for_each(|&expert| policy.unpinned(key(layer, expert)));
+    };
+    use_(&mut policy, 0, 1, &[0, 1, 2, 3]);
+    use_(&mut policy, 1, 1, &[0]);
+    assert_eq!(policy.victim(&[0, 1]), Some(key(1, 1)), "all of layer 0 was touched");
+    assert_eq!(policy.victim(&[0]), Some(key(0, 0)), "if there is nothing else");
+    use_(&mut policy, 0, 2, &[0]);
+    assert_eq!(policy.victim(&[0, 1]), Some(key(0, 1)), "the pass before is over");
+    assert_eq!(policy.victim(&[1, 0]), Some(key(1, 1)), "the farthest layer first");
+}
+
+/// What passes once leaves the small queue; what comes back stays, and gets another round when it was used meanwhile.
+#[test]
+fn s3fifo_lets_what_passes_once_pass() {
+    let mut policy = S3Fifo::default();
+    let key = |expert| Key { layer: 0, expert };
+    let mut step = 0;
+    let mut use_ = |policy: &mut S3Fifo, expert, new: bool| {
+        step += 1;
+        if !new {
+            policy.pinned(key(expert));
+        }
+        policy.touched(key(expert), step);
+        if new {
+            policy.inserted(key(expert));
+        }
+        policy.unpinned(key(expert));
+    };
+    // 0 is used often, the others once.
+    use_(&mut policy, 0, true);
+    (0..3).for_each(|_| use_(&mut policy, 0, false));
+    (1..4).for_each(|expert| use_(&mut policy, expert, true));
+    for passing in 1..4 {
+        assert_eq!(policy.victim(&[0]), Some(key(passing)));
+        policy.evicted(key(passing));
+    }
+    // 3 is remembered: it comes back to the main queue, behind 0, and 4 passes before both.
+    use_(&mut policy, 3, true);
+    use_(&mut policy, 4, true);
+    assert_eq!(policy.victim(&[0]), Some(key(4)));
+    policy.evicted(key(4));
+    use_(&mut policy, 0, false);
+    assert_eq!(policy.victim(&[0]), Some(key(3)), "0 was used meanwhile");
+}
