@@ -4,11 +4,24 @@ use std::ops::Range;
 
 use crate::{Buffer, DiskError, Extent, FileId, IoMode};
 
+/// How urgent a read is. The order is that of service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Somebody waits for it.
+    Demand,
+    /// Somebody may want it. It is read while the disk has little else to do ([`crate::HINT_DEPTH_MAX`]), and can be made
+    /// a demand or cancelled until then.
+    Hint,
+}
+
 /// Extents to read into one buffer.
 #[derive(Debug)]
 pub struct ReadRequest {
-    /// The caller's own number; it comes back with the completion. The backend gives it no meaning.
+    /// The caller's own number; it comes back with the completion, and names the request to [`Backend::promote`] and
+    /// [`Backend::cancel`]. No two requests in flight may have the same.
     pub ticket: u64,
+    /// Whether it may wait.
+    pub priority: Priority,
     /// What to read, in any order, from any files, at any offsets.
     pub extents: Vec<Extent>,
     /// Where to: at least [`crate::Disk::buffer_bytes`] large. It belongs to the backend until the completion brings it
@@ -108,6 +121,22 @@ pub trait Backend: Send {
 
     /// Blocks until a request completes, well or badly; the deadline bounds the wait. `None` when nothing is in flight.
     fn wait(&mut self) -> Option<Completion>;
+
+    /// The hint with this ticket is needed now: what was not issued of it is demand from here on. Nothing happens to
+    /// requests that are demand already, that have ended, or that do not exist; backends without priorities do nothing.
+    fn promote(&mut self, ticket: u64) {
+        let _ = ticket;
+    }
+
+    /// The hint with this ticket is not wanted any more: what was not issued of it never will be. `true` when there was
+    /// such a part; the request then completes with [`crate::Failure::Cancelled`] (or with a failure that came before),
+    /// and its buffer comes back as always. `false` when there was none (it is complete or wholly under way, it is no
+    /// hint, or there is no such request): what exists completes as if nothing had been said. Backends without
+    /// priorities cancel nothing.
+    fn cancel(&mut self, ticket: u64) -> bool {
+        let _ = ticket;
+        false
+    }
 
     /// Requests submitted whose completion has not been handed out.
     fn in_flight(&self) -> usize;

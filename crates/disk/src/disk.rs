@@ -1,10 +1,11 @@
 //! The façade: one backend and exact accounting.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::backend::{Backend, Completion, Loaded, ReadRequest};
+use crate::backend::{Backend, Completion, Loaded, Priority, ReadRequest};
 use crate::layout::lay_out;
 use crate::memory::MemoryBackend;
 use crate::{Buffer, DiskError, DiskOptions, Extent, Failure, FileId, IoMode, WeightPath};
@@ -14,14 +15,18 @@ use crate::{Buffer, DiskError, DiskOptions, Extent, Failure, FileId, IoMode, Wei
 pub struct DiskStats {
     /// Requests that completed with every byte.
     pub requests: u64,
-    /// Requests that failed.
+    /// Requests that failed; cancelled ones are none.
     pub requests_failed: u64,
+    /// Hints that were cancelled before all of them was issued.
+    pub requests_cancelled: u64,
     /// Reads that returned data, counted at the system call (one for each segment, and for each repetition).
     pub reads: u64,
     /// Bytes that these returned, alignment and repetitions included.
     pub bytes_transferred: u64,
     /// Bytes of the extents of requests that completed.
     pub bytes_useful: u64,
+    /// The part of them that completed as hints, never having been demanded while under way.
+    pub bytes_hinted: u64,
     /// Reads that had to be issued again: short, interrupted, or failed for the moment.
     pub retries: u64,
 }
@@ -35,6 +40,8 @@ pub struct Disk {
     files: Vec<WeightPath>,
     fallback_reason: Option<String>,
     stats: DiskStats,
+    /// What every request in flight is by now, by its ticket.
+    priorities: BTreeMap<u64, Priority>,
 }
 
 impl Disk {
@@ -54,7 +61,13 @@ impl Disk {
 
     /// A disk over any backend; `files` only name what errors speak of.
     pub fn from_backend(backend: Box<dyn Backend>, files: Vec<WeightPath>) -> Disk {
-        Disk { backend, files, fallback_reason: None, stats: DiskStats::default() }
+        Disk {
+            backend,
+            files,
+            fallback_reason: None,
+            stats: DiskStats::default(),
+            priorities: BTreeMap::new(),
+        }
     }
 
     /// A disk over names and contents, on every target.
@@ -99,8 +112,29 @@ impl Disk {
     }
 
     /// Starts a read. Whatever is wrong with it is reported by its completion.
+    ///
+    /// The ticket must be no other's that is in flight: the two could not be told apart.
     pub fn submit(&mut self, request: ReadRequest) {
+        let other = self.priorities.insert(request.ticket, request.priority);
+        debug_assert!(other.is_none(), "ticket {} is in flight twice", request.ticket);
         self.backend.submit(request);
+    }
+
+    /// The hint with this ticket is needed now: what was not issued of it is demand from here on. Nothing happens to other
+    /// tickets.
+    pub fn promote(&mut self, ticket: u64) {
+        if let Some(priority @ Priority::Hint) = self.priorities.get_mut(&ticket) {
+            *priority = Priority::Demand;
+            self.backend.promote(ticket);
+        }
+    }
+
+    /// Calls a hint off. `true` when a part of it was not issued yet: that never will be, and the request completes with
+    /// [`Failure::Cancelled`], or with a failure that came before. `false` when there is nothing to call off: it is wholly under way or complete, is a
+    /// demand, or does not exist; what exists completes as if nothing had been said. Its buffer comes back with the
+    /// completion in every case.
+    pub fn cancel(&mut self, ticket: u64) -> bool {
+        self.priorities.get(&ticket) == Some(&Priority::Hint) && self.backend.cancel(ticket)
     }
 
     /// The next completion if there is one. Never blocks.
@@ -122,6 +156,11 @@ impl Disk {
         self.backend.in_flight()
     }
 
+    /// Those of them that are demand by now. While this is 0, nobody waits for the disk.
+    pub fn demand_in_flight(&self) -> usize {
+        self.priorities.values().filter(|&&priority| priority == Priority::Demand).count()
+    }
+
     /// Reads extents into a fresh buffer and waits for them: for resident weights.
     ///
     /// # Errors
@@ -136,7 +175,8 @@ impl Disk {
         let Some(buffer) = Buffer::try_with_capacity(bytes) else {
             return Err(self.refused(extents, format!("no memory for a buffer of {bytes} bytes")));
         };
-        self.submit(ReadRequest { ticket: 0, extents: extents.to_vec(), buffer });
+        let priority = Priority::Demand;
+        self.submit(ReadRequest { ticket: 0, priority, extents: extents.to_vec(), buffer });
         match self.wait() {
             Some(completion) => completion.result.map_err(|failed| failed.error),
             None => Err(self.refused(extents, "the backend lost the request".to_owned())),
@@ -155,10 +195,17 @@ impl Disk {
     }
 
     fn account(&mut self, completion: &Completion) {
+        let priority = self.priorities.remove(&completion.ticket);
         match &completion.result {
             Ok(loaded) => {
                 self.stats.requests += 1;
                 self.stats.bytes_useful += loaded.useful_bytes();
+                if priority == Some(Priority::Hint) {
+                    self.stats.bytes_hinted += loaded.useful_bytes();
+                }
+            }
+            Err(failed) if matches!(failed.error.failure, Failure::Cancelled) => {
+                self.stats.requests_cancelled += 1;
             }
             Err(_) => self.stats.requests_failed += 1,
         }

@@ -57,6 +57,9 @@ pub enum Failure {
         /// What the system said meanwhile.
         cause: String,
     },
+    /// It was a hint, and was called off before all of it was issued. Not a fault.
+    #[error("cancelled: the read was called off before it was made; ask again if it is needed")]
+    Cancelled,
     /// The request itself cannot be carried out; nothing was read.
     #[error("refused: {reason}")]
     Refused {
@@ -70,7 +73,7 @@ pub enum Failure {
 
 impl Failure {
     /// One word for programs: `truncated`, `changed`, `gone`, `permission`, `out-of-descriptors`, `timed-out`,
-    /// `refused` or `io`.
+    /// `cancelled`, `refused` or `io`.
     pub fn code(&self) -> &'static str {
         match self {
             Failure::Truncated { .. } => "truncated",
@@ -79,6 +82,7 @@ impl Failure {
             Failure::Permission => "permission",
             Failure::OutOfDescriptors => "out-of-descriptors",
             Failure::TimedOut { .. } => "timed-out",
+            Failure::Cancelled => "cancelled",
             Failure::Refused { .. } => "refused",
             Failure::Io(_) => "io",
         }
@@ -133,6 +137,7 @@ mod tests {
         check(Failure::Permission, "permission", &["right"]);
         check(Failure::OutOfDescriptors, "out-of-descriptors", &["ulimit"]);
         check(Failure::TimedOut { deadline_ms: 30, cause: "EIO".into() }, "timed-out", &["30 ms", "EIO"]);
+        check(Failure::Cancelled, "cancelled", &["ask again"]);
         check(Failure::refused("odd"), "refused", &["odd"]);
         check(Failure::Io(io::Error::other("bad sector")), "io", &["bad sector", "check"]);
     }

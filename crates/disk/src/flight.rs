@@ -145,8 +145,10 @@ pub(crate) struct Flight {
     buffer: Mutex<Option<Buffer>>,
     /// Segments that have not come to rest.
     left: AtomicUsize,
+    /// Segments that a reader has taken out of the line.
+    under_way: AtomicUsize,
     error: Mutex<Option<DiskError>>,
-    /// Nobody waits for it any more, or a segment has failed: segments not yet issued need not be.
+    /// Nobody waits for it any more, it was cancelled, or a segment has failed: segments not yet issued need not be.
     over: AtomicBool,
     /// Milliseconds on `Shared`'s clock of the last thing that happened to it, plus 1; 0 when nothing has.
     progress_ms: AtomicU64,
@@ -177,6 +179,7 @@ impl Flight {
             capacity: buffer.capacity(),
             buffer: Mutex::new(Some(buffer)),
             left: AtomicUsize::new(segments),
+            under_way: AtomicUsize::new(0),
             error: Mutex::new(None),
             over: AtomicBool::new(false),
             progress_ms: AtomicU64::new(0),
@@ -230,10 +233,22 @@ impl Flight {
         shared.progress_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// How long nothing has happened to it; while it waits behind others, how long nothing has happened at all.
+    /// A reader took one of its segments out of the line.
+    pub fn begin(&self) {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A segment that a reader had taken is at rest.
+    pub fn end(&self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How long nothing has happened to it; while all that is left of it waits behind others, as hints may for long, how
+    /// long nothing has happened at all.
     pub fn silent_for(&self, shared: &Shared) -> Duration {
+        let waits = self.under_way.load(Ordering::Relaxed) == 0;
         let last_ms = match self.progress_ms.load(Ordering::Relaxed) {
-            0 => shared.progress_ms.load(Ordering::Relaxed),
+            own if waits || own == 0 => shared.progress_ms.load(Ordering::Relaxed),
             own => own - 1,
         };
         Duration::from_millis(shared.now_ms().saturating_sub(last_ms))

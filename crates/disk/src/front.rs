@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 use crate::backend::{Backend, Completion, Counters, FailedRead, ReadRequest};
 use crate::flight::{Flight, Shared};
 use crate::layout::{Layout, lay_out};
+use crate::line::Line;
 use crate::memory::{loaded, too_large, too_small, unknown_file};
 use crate::transfer::Segment;
-use crate::{Buffer, DiskError, Failure, FileId, IoMode};
+use crate::{Buffer, DiskError, Extent, Failure, FileId, IoMode};
 
 /// How a finished flight comes back: its id and its completion.
 pub(crate) type Landed = (u64, Completion);
 
 /// Threads that carry segments out.
 pub(crate) trait Carrier: Send {
-    /// Takes the segments of a flight; each of them will land.
-    fn start(&mut self, flight: Arc<Flight>, segments: Vec<Segment>);
+    /// Something in the line has changed; each segment that stays in it will be taken and will land.
+    fn wake(&self);
 
     /// Ends the threads: what is not issued never will be, what is under way is waited for, at most for `patience`.
     /// A thread that is still stuck then is left behind with the buffers it works on.
@@ -33,6 +34,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// A [`Backend`] made of a [`Carrier`].
 pub(crate) struct Front {
     carrier: Box<dyn Carrier>,
+    line: Arc<Line>,
     shared: Arc<Shared>,
     landed: Receiver<Landed>,
     /// In the order of submission.
@@ -44,9 +46,16 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    pub fn new(carrier: Box<dyn Carrier>, shared: Arc<Shared>, landed: Receiver<Landed>) -> Front {
+    /// `carrier`'s threads take from `line` and send to the other end of `landed`.
+    pub fn new(
+        carrier: Box<dyn Carrier>,
+        line: Arc<Line>,
+        shared: Arc<Shared>,
+        landed: Receiver<Landed>,
+    ) -> Front {
         Front {
             carrier,
+            line,
             shared,
             landed,
             flying: BTreeMap::new(),
@@ -106,12 +115,21 @@ impl Front {
             return;
         };
         flight.give_up();
-        let first = flight.extents.iter().find(|extent| extent.len > 0);
-        let Some(extent) = first else { return };
-        let error = failure.at(self.shared.source.path(extent.file), extent.offset, extent.len);
+        let error = self.failure(&flight, failure);
         let buffer = Buffer::try_with_capacity(flight.capacity()).unwrap_or_else(|| Buffer::with_capacity(0));
         let result = Err(FailedRead { error, buffer });
         self.ready.push_back(Completion { ticket: flight.ticket(), result });
+    }
+
+    /// A failure of the whole request: it names the first extent.
+    fn failure(&self, flight: &Flight, failure: Failure) -> DiskError {
+        let nothing = Extent { file: FileId(0), offset: 0, len: 0 };
+        let extent = flight.extents.iter().find(|extent| extent.len > 0).copied().unwrap_or(nothing);
+        failure.at(self.shared.source.path(extent.file), extent.offset, extent.len)
+    }
+
+    fn flight(&self, ticket: u64) -> Option<Arc<Flight>> {
+        self.flying.values().find(|flight| flight.ticket() == ticket).cloned()
     }
 
     /// The readers have died, which only a bug makes them do: say so instead of waiting.
@@ -145,10 +163,34 @@ impl Backend for Front {
         }
         let id = self.next_id;
         self.next_id += 1;
-        let ReadRequest { ticket, extents, buffer } = request;
+        let ReadRequest { ticket, priority, extents, buffer } = request;
         let flight = Arc::new(Flight::new(id, ticket, extents, layout.views, buffer, segments.len()));
         self.flying.insert(id, flight.clone());
-        self.carrier.start(flight, segments);
+        self.line.join(&flight, segments, priority);
+        self.carrier.wake();
+    }
+
+    fn promote(&mut self, ticket: u64) {
+        if let Some(flight) = self.flight(ticket) {
+            self.line.promote(flight.id);
+            self.carrier.wake();
+        }
+    }
+
+    fn cancel(&mut self, ticket: u64) -> bool {
+        let Some(flight) = self.flight(ticket) else {
+            return false;
+        };
+        let withdrawn = self.line.withdraw(flight.id).len();
+        for n in 0..withdrawn {
+            let error = (n == 0).then(|| self.failure(&flight, Failure::Cancelled));
+            // The last one to land has the completion: this one, unless other segments are under way.
+            if let Some(completion) = flight.land(error) {
+                self.flying.remove(&flight.id);
+                self.ready.push_back(completion);
+            }
+        }
+        withdrawn > 0
     }
 
     fn poll(&mut self) -> Option<Completion> {
@@ -217,5 +259,121 @@ impl Drop for Front {
             flight.give_up();
         }
         self.carrier.stop(self.shared.deadline);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::mpsc::channel;
+
+    use crate::files::{OpenFiles, Source};
+    use crate::pool::Pool;
+    use crate::{Disk, Extent, Priority, SEGMENT_BYTES_MAX, WeightPath};
+
+    const HINTS: u64 = 20;
+    const BYTES: usize = SEGMENT_BYTES_MAX + 4096;
+    /// A ticket after all hints.
+    const WANTED: u64 = 1000;
+
+    /// A disk over a file of [`BYTES`] with `depth` reads under way at most, and the line before its readers, which is
+    /// held back until the test lets it go. `None` where the mode does not work.
+    fn stalled(mode: IoMode, depth: usize) -> Option<(Disk, Arc<Line>, tempfile::NamedTempFile)> {
+        let file = tempfile::NamedTempFile::new().expect("temporary file");
+        let content: Vec<u8> = (0..BYTES).map(byte).collect();
+        std::fs::write(file.path(), &content).expect("written");
+        file.as_file().sync_all().expect("synced");
+        let paths = [WeightPath { path: file.path().to_owned(), size_bytes: BYTES as u64 }];
+        let Ok(open) = OpenFiles::open(&paths, mode.is_direct()) else {
+            eprintln!("skipped: no {mode} in the temporary directory");
+            return None;
+        };
+        let open = Arc::new(open);
+        let shared = Arc::new(Shared::new(open.clone(), Duration::from_secs(30)));
+        let (landed, landings) = channel();
+        let line = Arc::new(Line::new(depth));
+        line.stall(true);
+        let carrier: Box<dyn Carrier> = match mode {
+            #[cfg(target_os = "linux")]
+            IoMode::UringDirect => {
+                match crate::uring::Uring::start(open, line.clone(), &shared, landed, depth) {
+                    Ok(uring) => Box::new(uring),
+                    Err(why) => {
+                        eprintln!("skipped: {why}");
+                        return None;
+                    }
+                }
+            }
+            _ => {
+                let sources = (0..depth).map(|_| open.clone() as Arc<dyn Source>).collect();
+                Box::new(Pool::start(mode, sources, line.clone(), &shared, landed).expect("threads"))
+            }
+        };
+        let front = Front::new(carrier, line.clone(), shared, landings);
+        Some((Disk::from_backend(Box::new(front), paths.to_vec()), line, file))
+    }
+
+    fn byte(i: usize) -> u8 {
+        ((i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as u8
+    }
+
+    fn submit(disk: &mut Disk, ticket: u64, priority: Priority, len: usize) {
+        let extents = vec![Extent { file: FileId(0), offset: 7, len: len as u64 }];
+        let buffer = Buffer::with_capacity(disk.buffer_bytes(&extents));
+        disk.submit(ReadRequest { ticket, priority, extents, buffer });
+    }
+
+    /// A ticket, and the failure's code if it failed. The bytes of what did not fail are looked at.
+    fn said(completion: Completion) -> String {
+        match completion.result {
+            Ok(loaded) => {
+                let right = loaded.view(0).iter().enumerate().all(|(i, &b)| b == byte(7 + i));
+                format!("{}{}", completion.ticket, if right { "" } else { " wrong bytes" })
+            }
+            Err(failed) => {
+                assert!(failed.buffer.capacity() >= SEGMENT_BYTES_MAX, "its own buffer");
+                format!("{} {}", completion.ticket, failed.error.failure.code())
+            }
+        }
+    }
+
+    /// Submits [`HINTS`] hints (tickets from 0) and one demand while nothing is read, does `then`, and compares the first
+    /// completions.
+    /// One read at a time, so that they come in the order of issue.
+    fn check(then: fn(&mut Disk), expected: &[&str]) {
+        for mode in [IoMode::UringDirect, IoMode::PreadDirect, IoMode::PreadBuffered] {
+            let Some((mut disk, line, _file)) = stalled(mode, 1) else { continue };
+            for ticket in 0..HINTS {
+                submit(&mut disk, ticket, Priority::Hint, SEGMENT_BYTES_MAX);
+            }
+            submit(&mut disk, WANTED, Priority::Demand, SEGMENT_BYTES_MAX);
+            then(&mut disk);
+            line.stall(false);
+            // What a submission does; nothing else is submitted here.
+            disk.promote(WANTED);
+            let all: Vec<String> = std::iter::from_fn(|| disk.wait()).map(said).collect();
+            assert_eq!(all.len() as u64, HINTS + 1, "{mode}");
+            assert_eq!(all[..expected.len()], *expected, "{mode}");
+            assert_eq!((disk.in_flight(), disk.demand_in_flight()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn demand_overtakes_hints() {
+        check(|_| {}, &["1000", "0", "1", "2"]);
+        // A promoted hint was submitted before the demand.
+        check(|disk| disk.promote(7), &["7", "1000", "0", "1"]);
+        check(
+            |disk| {
+                assert!(disk.cancel(0) && disk.cancel(19));
+                // Nothing more to cancel, a demand, nobody.
+                assert!(!disk.cancel(0) && !disk.cancel(WANTED) && !disk.cancel(500));
+                disk.promote(2);
+                assert!(!disk.cancel(2));
+                assert_eq!((disk.in_flight(), disk.demand_in_flight()), (21, 2));
+            },
+            &["0 cancelled", "19 cancelled", "2", "1000", "1", "3", "4"],
+        );
     }
 }

@@ -7,8 +7,8 @@
 //! `checkpoint`).
 //!
 //! How a read travels: [`Disk::submit`] hands a [`ReadRequest`] to the [`Backend`]. `layout` turns its extents into
-//! aligned spans and these into segments; the segments wait first-in-first-out for a reader thread (`pool`) or for a
-//! place in the ring (`uring`); `transfer` decides after every single read whether the segment is done, goes on, is
+//! aligned spans and these into segments; the segments wait in `line`, demand before hints, for a reader thread (`pool`)
+//! or for a place in the ring (`uring`); `transfer` decides after every single read whether the segment is done, goes on, is
 //! tried again or has failed; `flight` gathers the segments of a request and sends its [`Completion`] when the last
 //! one has come to rest. A request's [`Buffer`] moves in with the request and comes back with the completion, so that
 //! nobody can look at memory that is still being written.
@@ -30,6 +30,8 @@ mod flight;
 #[cfg(any(unix, windows))]
 mod front;
 #[cfg(any(unix, windows))]
+mod line;
+#[cfg(any(unix, windows))]
 mod open;
 #[cfg(any(unix, windows))]
 mod pool;
@@ -38,14 +40,14 @@ mod transfer;
 #[cfg(target_os = "linux")]
 mod uring;
 
-pub use backend::{Backend, Completion, Counters, FailedRead, Loaded, ReadRequest};
+pub use backend::{Backend, Completion, Counters, FailedRead, Loaded, Priority, ReadRequest};
 pub use buffer::{BUFFER_ALIGN_BYTES, Buffer};
 pub use disk::{Disk, DiskStats};
 pub use error::{DiskError, Failure};
 pub use extent::{Extent, FileId, IoMode, UnknownIoMode};
 pub use memory::MemoryBackend;
 pub use options::{
-    DEADLINE_DEFAULT, DiskOptions, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, SEGMENT_BYTES_MAX, THREADS_DEFAULT,
-    THREADS_MAX, WeightPath,
+    DEADLINE_DEFAULT, DiskOptions, HINT_DEPTH_MAX, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, SEGMENT_BYTES_MAX,
+    THREADS_DEFAULT, THREADS_MAX, WeightPath,
 };
 pub use probe::{Bandwidth, measure};

@@ -10,6 +10,7 @@ use crate::backend::Backend;
 use crate::files::{OpenFiles, OpenTrouble, Source, read_files};
 use crate::flight::Shared;
 use crate::front::{Carrier, Front};
+use crate::line::Line;
 use crate::memory::MemoryBackend;
 use crate::options::{QUEUE_DEPTH_MAX, THREADS_MAX};
 use crate::pool::Pool;
@@ -89,8 +90,9 @@ pub(crate) fn pool_over(
 ) -> io::Result<Box<dyn Backend>> {
     let shared = Arc::new(Shared::new(shared, deadline));
     let (landed, landings) = channel();
-    let pool: Box<dyn Carrier> = Box::new(Pool::start(mode, sources, &shared, landed)?);
-    Ok(Box::new(Front::new(pool, shared, landings)))
+    let line = Arc::new(Line::new(sources.len()));
+    let pool: Box<dyn Carrier> = Box::new(Pool::start(mode, sources, line.clone(), &shared, landed)?);
+    Ok(Box::new(Front::new(pool, line, shared, landings)))
 }
 
 #[cfg(not(windows))]
@@ -124,9 +126,10 @@ fn start_uring(open: &Arc<OpenFiles>, options: &DiskOptions) -> Result<Box<dyn B
     let shared = Arc::new(Shared::new(open.clone() as Arc<dyn Source>, deadline(options)));
     let (landed, landings) = channel();
     let queue_depth = options.queue_depth.clamp(1, QUEUE_DEPTH_MAX);
+    let line = Arc::new(Line::new(queue_depth));
     let uring: Box<dyn Carrier> =
-        Box::new(crate::uring::Uring::start(open.clone(), &shared, landed, queue_depth)?);
-    Ok(Box::new(Front::new(uring, shared, landings)))
+        Box::new(crate::uring::Uring::start(open.clone(), line.clone(), &shared, landed, queue_depth)?);
+    Ok(Box::new(Front::new(uring, line, shared, landings)))
 }
 
 #[cfg(not(target_os = "linux"))]

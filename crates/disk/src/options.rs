@@ -21,6 +21,10 @@ pub const QUEUE_DEPTH_DEFAULT: usize = 32;
 /// Most segments in the ring at once.
 pub const QUEUE_DEPTH_MAX: usize = 1024;
 
+/// Hints join only while fewer segments than this are under way, so that a demand that arrives later waits for no more than
+/// these. Enough to keep a drive from idling; a few milliseconds of an NVMe drive at 1 MiB each.
+pub const HINT_DEPTH_MAX: usize = 4;
+
 /// How long one segment may take, retries included, unless told otherwise.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
 

@@ -1,55 +1,24 @@
 //! Reader threads with positional reads, direct or through the page cache: every Unix and Windows.
 
-use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::IoMode;
 use crate::files::Source;
-use crate::flight::{Flight, Shared, Verdict, lock};
+use crate::flight::{Shared, Verdict};
 use crate::front::{Carrier, Landed};
-use crate::transfer::Segment;
+use crate::line::{Line, Op};
 
-/// The threads and the line of segments before them.
+/// The threads.
 pub(crate) struct Pool {
     mode: IoMode,
     line: Arc<Line>,
     threads: Vec<JoinHandle<()>>,
     /// Disconnects when the last thread has ended.
     ended: Receiver<()>,
-}
-
-/// First in, first out: the segments of a request stand together, so the oldest request is finished first, and as many
-/// requests are under way as the threads reach into.
-#[derive(Default)]
-struct Line {
-    state: Mutex<LineState>,
-    arrived: Condvar,
-}
-
-#[derive(Default)]
-struct LineState {
-    segments: VecDeque<(Arc<Flight>, Segment)>,
-    stopping: bool,
-}
-
-impl Line {
-    /// The next segment; blocks until there is one. `None` when the pool stops.
-    fn take(&self) -> Option<(Arc<Flight>, Segment)> {
-        let mut state = lock(&self.state);
-        loop {
-            if state.stopping {
-                return None;
-            }
-            if let Some(next) = state.segments.pop_front() {
-                return Some(next);
-            }
-            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
 }
 
 impl Pool {
@@ -61,17 +30,17 @@ impl Pool {
     pub fn start(
         mode: IoMode,
         sources: Vec<Arc<dyn Source>>,
+        line: Arc<Line>,
         shared: &Arc<Shared>,
         landed: Sender<Landed>,
     ) -> io::Result<Pool> {
         let (end, ended) = channel();
-        let line = Arc::new(Line::default());
         let mut threads = Vec::with_capacity(sources.len());
         for source in sources {
             let (line, shared, landed, end) = (line.clone(), shared.clone(), landed.clone(), end.clone());
             let work = move || {
-                while let Some((flight, segment)) = line.take() {
-                    carry(&*source, &shared, &landed, &flight, segment);
+                while let Some(op) = line.take() {
+                    carry(&*source, &line, &shared, &landed, op);
                 }
                 drop(end);
             };
@@ -87,13 +56,8 @@ impl Pool {
 }
 
 /// Reads one segment to its end, good or bad.
-fn carry(
-    source: &dyn Source,
-    shared: &Shared,
-    landed: &Sender<Landed>,
-    flight: &Flight,
-    mut segment: Segment,
-) {
+fn carry(source: &dyn Source, line: &Line, shared: &Shared, landed: &Sender<Landed>, mut op: Op) {
+    let Op { flight, segment } = &mut op;
     let error = loop {
         if flight.is_over() {
             break None;
@@ -106,12 +70,13 @@ fn carry(
             Some(piece) => source.read_at(segment.file, piece, read.offset),
             None => Err(io::Error::other("a segment lies outside of its buffer")),
         };
-        match shared.judge(flight, &mut segment, outcome) {
+        match shared.judge(flight, segment, outcome) {
             Verdict::Done => break None,
             Verdict::Again(pause) => thread::sleep(pause),
             Verdict::Failed(error) => break Some(error),
         }
     };
+    let flight = line.rest(op);
     if let Some(completion) = flight.land(error) {
         // The front is gone only when nobody wants the completion.
         let _ = landed.send((flight.id, completion));
@@ -119,19 +84,11 @@ fn carry(
 }
 
 impl Carrier for Pool {
-    fn start(&mut self, flight: Arc<Flight>, segments: Vec<Segment>) {
-        let mut state = lock(&self.line.state);
-        state.segments.extend(segments.into_iter().map(|segment| (flight.clone(), segment)));
-        drop(state);
-        self.line.arrived.notify_all();
-    }
+    /// The threads sleep in the line itself, which wakes them.
+    fn wake(&self) {}
 
     fn stop(&mut self, patience: Duration) {
-        let mut state = lock(&self.line.state);
-        state.stopping = true;
-        state.segments.clear();
-        drop(state);
-        self.line.arrived.notify_all();
+        self.line.stop();
         if self.ended.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected) {
             for thread in self.threads.drain(..) {
                 // A panic of a reader was reported when it happened.
@@ -147,12 +104,14 @@ impl Carrier for Pool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{HashSet, VecDeque};
     use std::path::Path;
+    use std::sync::{Condvar, Mutex};
 
     use super::*;
+    use crate::flight::lock;
     use crate::open::pool_over;
-    use crate::{Buffer, Disk, Extent, FileId, ReadRequest, WeightPath};
+    use crate::{Buffer, Disk, Extent, FileId, HINT_DEPTH_MAX, Priority, ReadRequest, WeightPath};
 
     /// What one read does.
     #[derive(Clone, Copy)]
@@ -171,6 +130,8 @@ mod tests {
         script: Mutex<VecDeque<Act>>,
         closed: Mutex<HashSet<u64>>,
         opened: Condvar,
+        /// Offsets of the reads that have begun.
+        begun: Mutex<Vec<u64>>,
     }
 
     const FILE: FileId = FileId(0);
@@ -187,6 +148,21 @@ mod tests {
                 script: Mutex::new(script.iter().copied().collect()),
                 closed: Mutex::default(),
                 opened: Condvar::new(),
+                begun: Mutex::default(),
+            }
+        }
+
+        /// A source whose reads at these offsets wait until the gates are opened.
+        fn closed_at(offsets: impl IntoIterator<Item = u64>) -> Arc<Scripted> {
+            let source = Scripted::new(512, &[]);
+            lock(&source.closed).extend(offsets);
+            Arc::new(source)
+        }
+
+        /// Returns once a read at `offset` has begun.
+        fn wait_for(&self, offset: u64) {
+            while !lock(&self.begun).contains(&offset) {
+                thread::yield_now();
             }
         }
 
@@ -214,6 +190,7 @@ mod tests {
         }
         fn read_at(&self, _: FileId, into: &mut [u8], offset: u64) -> io::Result<usize> {
             assert_eq!((offset as usize % self.align, into.len() % self.align), (0, 0));
+            lock(&self.begun).push(offset);
             let mut closed = lock(&self.closed);
             while closed.contains(&offset) {
                 closed = self.opened.wait(closed).expect("gate");
@@ -240,9 +217,14 @@ mod tests {
     }
 
     fn submit(disk: &mut Disk, ticket: u64, offset: u64, len: u64) {
-        let extents = vec![Extent { file: FILE, offset, len }];
+        submit_all(disk, ticket, Priority::Demand, &[offset], len);
+    }
+
+    /// One request for `len` bytes at each of `offsets`.
+    fn submit_all(disk: &mut Disk, ticket: u64, priority: Priority, offsets: &[u64], len: u64) {
+        let extents: Vec<_> = offsets.iter().map(|&offset| Extent { file: FILE, offset, len }).collect();
         let buffer = Buffer::with_capacity(disk.buffer_bytes(&extents));
-        disk.submit(ReadRequest { ticket, extents, buffer });
+        disk.submit(ReadRequest { ticket, priority, extents, buffer });
     }
 
     /// Reads bytes 700 to 4700: "ok" with all of them, or the failure's code; and how often it was tried again.
@@ -304,6 +286,81 @@ mod tests {
         source.open_gates();
         assert_eq!(disk.wait().map(|c| c.ticket), Some(1));
         assert!(disk.wait().is_none());
+    }
+
+    #[test]
+    fn a_demand_finds_a_reader_behind_any_number_of_hints() {
+        let source = Scripted::closed_at((0..10_000).step_by(512));
+        let mut disk = disk(&source, 8, LONG);
+        for ticket in 0..18 {
+            submit_all(&mut disk, ticket, Priority::Hint, &[512 * ticket], 10);
+        }
+        // No read ends, and yet these two begin.
+        source.wait_for(512 * (HINT_DEPTH_MAX as u64 - 1));
+        submit(&mut disk, 100, 512 * 18, 10);
+        source.wait_for(512 * 18);
+        disk.promote(17);
+        source.wait_for(512 * 17);
+        let hints = (0..HINT_DEPTH_MAX as u64).map(|n| 512 * n);
+        let expected: HashSet<u64> = hints.chain([512 * 17, 512 * 18]).collect();
+        assert_eq!(lock(&source.begun).iter().copied().collect::<HashSet<_>>(), expected);
+        source.open_gates();
+        assert_eq!(std::iter::from_fn(|| disk.wait()).filter(|c| c.result.is_ok()).count(), 19);
+        let stats = disk.stats();
+        assert_eq!((stats.bytes_useful, stats.bytes_hinted), (190, 170));
+    }
+
+    #[test]
+    fn a_hint_is_cancelled_between_its_segments() {
+        let source = Scripted::closed_at([0, 5120]);
+        let mut disk = disk(&source, 1, LONG);
+        submit_all(&mut disk, 1, Priority::Hint, &[0, 2048, 4096], 10);
+        submit_all(&mut disk, 2, Priority::Hint, &[5120], 10);
+        source.wait_for(0);
+        assert!(disk.cancel(1), "two of its segments wait");
+        assert!(!disk.cancel(1), "they do no more");
+        assert!(disk.poll().is_none(), "the buffer is still being written");
+        lock(&source.closed).remove(&0);
+        source.opened.notify_all();
+        source.wait_for(5120);
+        assert!(!disk.cancel(2), "wholly under way");
+        source.open_gates();
+        let said = std::iter::from_fn(|| disk.wait()).map(|completion| match completion.result {
+            Ok(_) => (completion.ticket, "ok"),
+            Err(failed) => {
+                assert_eq!((failed.error.offset, failed.buffer.capacity()), (0, 3 * 512));
+                (completion.ticket, failed.error.failure.code())
+            }
+        });
+        assert_eq!(said.collect::<Vec<_>>(), [(1, "cancelled"), (2, "ok")]);
+        assert_eq!(*lock(&source.begun), [0, 5120]);
+        let stats = disk.stats();
+        assert_eq!((stats.requests, stats.requests_failed, stats.requests_cancelled), (1, 0, 1));
+    }
+
+    /// A hint may wait for longer than any deadline behind demand: that is no fault.
+    #[test]
+    fn a_hint_that_waits_does_not_time_out() {
+        let deadline = Duration::from_millis(80);
+        let source = Scripted::closed_at([0]);
+        let mut disk = disk(&source, 1, deadline);
+        // It has begun, and then its second segment waits.
+        submit_all(&mut disk, 1, Priority::Hint, &[0, 2048], 10);
+        source.wait_for(0);
+        submit(&mut disk, 2, 512, 10);
+        let end = Instant::now() + 3 * deadline;
+        let mut ticket = 10;
+        source.open_gates();
+        while Instant::now() < end {
+            submit(&mut disk, ticket, 1024, 10);
+            submit(&mut disk, ticket + 1, 1024, 10);
+            ticket += 2;
+            while disk.demand_in_flight() > 1 {
+                let completion = disk.wait().expect("one");
+                assert!(completion.result.is_ok(), "{completion:?}");
+            }
+        }
+        assert!(std::iter::from_fn(|| disk.wait()).all(|completion| completion.result.is_ok()));
     }
 
     #[test]

@@ -37,20 +37,22 @@ fn run(_disk: &mut Disk, _patterns: &[Vec<Extent>], _duration: Duration, _depth:
 
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
 fn run(disk: &mut Disk, patterns: &[Vec<Extent>], duration: Duration, depth: usize) -> Bandwidth {
-    use crate::{Buffer, ReadRequest};
+    use crate::{Buffer, Priority, ReadRequest};
 
     let capacity = patterns.iter().map(|group| disk.buffer_bytes(group)).max().unwrap_or(0);
     let useful_before = disk.stats().bytes_useful;
     let mut spare: Vec<Buffer> = (0..depth).map_while(|_| Buffer::try_with_capacity(capacity)).collect();
     let mut groups = patterns.iter().cycle();
     let mut out = Bandwidth::default();
+    let mut ticket = 0;
     let start = std::time::Instant::now();
     loop {
         while out.failure.is_none() && start.elapsed() < duration {
             let (Some(buffer), Some(group)) = (spare.pop(), groups.next()) else {
                 break;
             };
-            disk.submit(ReadRequest { ticket: 0, extents: group.clone(), buffer });
+            ticket += 1;
+            disk.submit(ReadRequest { ticket, priority: Priority::Demand, extents: group.clone(), buffer });
         }
         let Some(completion) = disk.wait() else { break };
         match completion.result {

@@ -58,9 +58,13 @@ pub(crate) struct Read {
 impl Segment {
     /// Cuts a span of a file with this alignment into segments, in ascending order.
     pub fn cut(span: &Span, align: usize) -> impl Iterator<Item = Segment> + '_ {
+        Segment::cut_at(span, align, SEGMENT_BYTES_MAX)
+    }
+
+    /// The same with segments of `bytes_max`, rounded down to a multiple of the alignment, at least one block.
+    pub fn cut_at(span: &Span, align: usize, bytes_max: usize) -> impl Iterator<Item = Segment> + '_ {
         let align = align.max(1);
-        // Direct modes refuse alignments above the largest segment, so this never becomes 0.
-        let step = (SEGMENT_BYTES_MAX / align).max(1) * align;
+        let step = (bytes_max / align).max(1) * align;
         // `needed` is what the extents want; whole segments behind it would only be alignment.
         (0..span.needed).step_by(step).map(move |start| Segment {
             file: span.file,

@@ -1,14 +1,13 @@
-//! Linux: one thread with one ring, fed by a channel.
+//! Linux: one thread with one ring, fed from the line.
 //!
 //! The thread sleeps in the kernel until a read completes or somebody writes to its wake descriptor, which the ring
-//! polls like any other operation. At most `queue_depth` segments are in the ring; the others wait in line, first in,
-//! first out.
+//! polls like any other operation. At most `queue_depth` segments are in the ring; the others wait in line.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,9 +16,9 @@ use io_uring::{IoUring, opcode};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::files::{OpenFiles, Source};
-use crate::flight::{Flight, Shared, Verdict};
+use crate::flight::{Shared, Verdict};
 use crate::front::{Carrier, Landed};
-use crate::transfer::Segment;
+use crate::line::{Line, Op};
 use crate::{Buffer, IoMode};
 
 /// Marks the completion of the poll on the wake descriptor; reads are marked by their place in the slots.
@@ -37,12 +36,9 @@ const PROBE_DEADLINE: Duration = Duration::from_secs(10);
 /// Errno of a wait that ended without a completion.
 const ETIME: i32 = 62;
 
-type Work = (Arc<Flight>, Vec<Segment>);
-
 /// The submitter's end.
 pub(crate) struct Uring {
-    /// `None` once stopped, which the thread sees as a closed channel.
-    work: Option<Sender<Work>>,
+    line: Arc<Line>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     /// Disconnects when the thread has ended.
@@ -53,17 +49,19 @@ impl Uring {
     /// Sets a ring up, reads a block through it, and starts the thread; else says why that does not work.
     pub fn start(
         files: Arc<OpenFiles>,
+        line: Arc<Line>,
         shared: &Arc<Shared>,
         landed: Sender<Landed>,
         queue_depth: usize,
     ) -> Result<Uring, String> {
-        Uring::start_clipped(files, shared, landed, queue_depth, usize::MAX)
+        Uring::start_clipped(files, line, shared, landed, queue_depth, usize::MAX)
     }
 
     /// The same with reads of at most `clip_bytes`, a multiple of every alignment: what a kernel that returns short
     /// reads looks like.
     pub(crate) fn start_clipped(
         files: Arc<OpenFiles>,
+        line: Arc<Line>,
         shared: &Arc<Shared>,
         landed: Sender<Landed>,
         queue_depth: usize,
@@ -78,19 +76,18 @@ impl Uring {
         probe(&mut ring, &files)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(|e| format!("no eventfd: {e}"))?);
-        let (work, inbox) = channel();
         let (end, ended) = channel();
         let mut rig = Rig {
             ring,
             files,
             shared: shared.clone(),
             landed,
-            inbox,
+            line: line.clone(),
             wake: wake.clone(),
             wake_armed: false,
             slots: (0..queue_depth).map(|_| None).collect(),
             free: (0..queue_depth).collect(),
-            line: VecDeque::new(),
+            again: VecDeque::new(),
             pausing: Vec::new(),
             stopping: false,
             clip_bytes,
@@ -102,26 +99,19 @@ impl Uring {
         };
         let thread = thread::Builder::new().name("calypte-uring".into()).spawn(run);
         let thread = thread.map_err(|e| format!("its thread could not be started: {e}"))?;
-        Ok(Uring { work: Some(work), wake, thread: Some(thread), ended })
-    }
-
-    fn wake(&self) {
-        // Fails only when the counter is full, and then the thread is about to wake anyway.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        Ok(Uring { line, wake, thread: Some(thread), ended })
     }
 }
 
 impl Carrier for Uring {
-    fn start(&mut self, flight: Arc<Flight>, segments: Vec<Segment>) {
-        if let Some(work) = &self.work {
-            // A dead thread is noticed by the front: the channel of completions is closed too.
-            let _ = work.send((flight, segments));
-        }
-        self.wake();
+    /// A dead thread is noticed by the front: the channel of completions is closed then.
+    fn wake(&self) {
+        // Fails only when the counter is full, and then the thread is about to wake anyway.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 
     fn stop(&mut self, patience: Duration) {
-        self.work = None;
+        self.line.stop();
         self.wake();
         if self.ended.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
             && let Some(thread) = self.thread.take()
@@ -187,26 +177,21 @@ fn probe(ring: &mut IoUring, files: &OpenFiles) -> Result<(), String> {
     }
 }
 
-/// A segment with its request. While it stands in a slot the kernel may write to the memory of its flight.
-struct Op {
-    flight: Arc<Flight>,
-    segment: Segment,
-}
-
 /// The thread's own state.
 struct Rig {
     ring: IoUring,
     files: Arc<OpenFiles>,
     shared: Arc<Shared>,
     landed: Sender<Landed>,
-    inbox: Receiver<Work>,
+    line: Arc<Line>,
     wake: Arc<OwnedFd>,
     wake_armed: bool,
-    /// What is in the ring. A read's mark is its place here.
+    /// What is in the ring. A read's mark is its place here. While an op stands here the kernel may write to the memory of
+    /// its flight.
     slots: Vec<Option<Op>>,
     free: Vec<usize>,
-    /// What is not in the ring yet, oldest first.
-    line: VecDeque<Op>,
+    /// What was in the ring and goes there again before anything from the line.
+    again: VecDeque<Op>,
     /// What may be tried again at a given time.
     pausing: Vec<(Instant, Op)>,
     stopping: bool,
@@ -216,7 +201,7 @@ struct Rig {
 impl Rig {
     fn run(&mut self) {
         loop {
-            self.take_work();
+            self.look_for_the_end();
             self.end_pauses();
             self.issue();
             if self.stopping && self.in_ring() == 0 {
@@ -239,50 +224,39 @@ impl Rig {
         self.slots.len() - self.free.len()
     }
 
-    /// Empties the channel. Called before every sleep; a message sent later rings the wake descriptor first or after
-    /// the poll on it is armed, so none is overslept.
-    fn take_work(&mut self) {
-        loop {
-            match self.inbox.try_recv() {
-                Ok((flight, segments)) => {
-                    self.line
-                        .extend(segments.into_iter().map(|segment| Op { flight: flight.clone(), segment }));
-                }
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => {
-                    // Nobody will take the completions; what is not in the ring need not go there.
-                    self.stopping = true;
-                    self.line.clear();
-                    self.pausing.clear();
-                    return;
-                }
-            }
+    /// After the line was stopped nobody takes completions; what is not in the ring need not go there.
+    fn look_for_the_end(&mut self) {
+        if self.line.is_stopping() {
+            self.stopping = true;
+            self.again.clear();
+            self.pausing.clear();
         }
     }
 
-    /// What has paused long enough goes to the front of the line: it has waited there before.
+    /// What has paused long enough goes before the line: it has waited there before.
     fn end_pauses(&mut self) {
         let now = Instant::now();
         let (due, pausing): (Vec<_>, Vec<_>) = self.pausing.drain(..).partition(|(until, _)| *until <= now);
         self.pausing = pausing;
         for (_, op) in due.into_iter().rev() {
-            self.line.push_front(op);
+            self.again.push_front(op);
         }
     }
 
-    /// Fills the ring from the line.
+    /// Fills the ring from the line. Called before every sleep; a segment that joins later rings the wake descriptor first
+    /// or after the poll on it is armed, so none is overslept.
     fn issue(&mut self) {
         while let Some(slot) = self.free.last().copied() {
-            let Some(op) = self.line.pop_front() else {
+            let Some(op) = self.again.pop_front().or_else(|| self.line.try_take()) else {
                 return;
             };
             if op.flight.is_over() {
-                self.land(&op.flight, None);
+                self.land(op, None);
                 continue;
             }
             if let Err(op) = self.push(slot, op) {
                 // The submission queue is full: it is emptied by the next enter.
-                self.line.push_front(op);
+                self.again.push_front(op);
                 return;
             }
         }
@@ -352,7 +326,7 @@ impl Rig {
             let (mark, result) = (completion.user_data(), completion.result());
             if mark == WAKE {
                 self.wake_armed = false;
-                // Empties the counter; it is drained of meaning because `take_work` comes next.
+                // Empties the counter; it is drained of meaning because `issue` comes next.
                 let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
                 continue;
             }
@@ -372,15 +346,16 @@ impl Rig {
     /// Acts on the outcome of a read that is not in the ring any more.
     fn conclude(&mut self, mut op: Op, outcome: io::Result<usize>) {
         match self.shared.judge(&op.flight, &mut op.segment, outcome) {
-            Verdict::Done => self.land(&op.flight, None),
-            Verdict::Failed(error) => self.land(&op.flight, Some(error)),
-            Verdict::Again(_) if op.flight.is_over() => self.land(&op.flight, None),
-            Verdict::Again(Duration::ZERO) => self.line.push_front(op),
+            Verdict::Done => self.land(op, None),
+            Verdict::Failed(error) => self.land(op, Some(error)),
+            Verdict::Again(_) if op.flight.is_over() => self.land(op, None),
+            Verdict::Again(Duration::ZERO) => self.again.push_front(op),
             Verdict::Again(pause) => self.pausing.push((Instant::now() + pause, op)),
         }
     }
 
-    fn land(&self, flight: &Flight, error: Option<crate::DiskError>) {
+    fn land(&self, op: Op, error: Option<crate::DiskError>) {
+        let flight = self.line.rest(op);
         if let Some(completion) = flight.land(error) {
             // The front is gone only when nobody wants the completion.
             let _ = self.landed.send((flight.id, completion));
@@ -407,7 +382,7 @@ mod tests {
 
     use crate::backend::Backend;
     use crate::front::Front;
-    use crate::{Disk, Extent, FileId, ReadRequest, WeightPath};
+    use crate::{Disk, Extent, FileId, Priority, ReadRequest, WeightPath};
 
     /// Reads everything in overlapping requests through a ring that returns at most `clip_bytes` at once.
     fn check(queue_depth: usize, clip_bytes: usize) {
@@ -421,18 +396,21 @@ mod tests {
         let files = Arc::new(files);
         let shared = Arc::new(Shared::new(files.clone(), Duration::from_secs(30)));
         let (landed, landings) = channel();
-        let uring = match Uring::start_clipped(files, &shared, landed, queue_depth, clip_bytes) {
+        let line = Arc::new(Line::new(queue_depth));
+        let uring = match Uring::start_clipped(files, line.clone(), &shared, landed, queue_depth, clip_bytes)
+        {
             Ok(uring) => uring,
             Err(why) => return eprintln!("skipped: {why}"),
         };
-        let front: Box<dyn Backend> = Box::new(Front::new(Box::new(uring), shared, landings));
+        let front: Box<dyn Backend> = Box::new(Front::new(Box::new(uring), line, shared, landings));
         let mut disk = Disk::from_backend(front, paths.to_vec());
         let extents: Vec<Extent> = [(1, 2_999_999), (0, 3_000_001), (1_500_000, 1), (2_000_000, 1_000_001)]
             .map(|(offset, len)| Extent { file: FileId(0), offset, len })
             .to_vec();
         for (ticket, extent) in extents.iter().enumerate() {
             let buffer = Buffer::with_capacity(disk.buffer_bytes(&[*extent]));
-            disk.submit(ReadRequest { ticket: ticket as u64, extents: vec![*extent], buffer });
+            let (ticket, priority) = (ticket as u64, Priority::Demand);
+            disk.submit(ReadRequest { ticket, priority, extents: vec![*extent], buffer });
         }
         let mut seen = 0;
         while let Some(completion) = disk.wait() {

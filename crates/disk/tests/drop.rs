@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use calypte_disk::{Buffer, Disk, DiskOptions, Extent, FileId, IoMode, ReadRequest, WeightPath};
+use calypte_disk::{Buffer, Disk, DiskOptions, Extent, FileId, IoMode, Priority, ReadRequest, WeightPath};
 
 /// Our threads, by name.
 fn readers() -> usize {
@@ -36,7 +36,12 @@ fn dropping_with_reads_in_flight_ends_every_thread() {
             let extents = vec![Extent { file: FileId(0), offset: 3, len: LEN - 3 }];
             for ticket in 0..requests {
                 let buffer = Buffer::with_capacity(disk.buffer_bytes(&extents));
-                disk.submit(ReadRequest { ticket, extents: extents.clone(), buffer });
+                disk.submit(ReadRequest {
+                    ticket,
+                    priority: if ticket % 2 == 0 { Priority::Hint } else { Priority::Demand },
+                    extents: extents.clone(),
+                    buffer,
+                });
             }
             let expected =
                 if disk.mode() == IoMode::UringDirect { 1 } else { DiskOptions::default().threads };

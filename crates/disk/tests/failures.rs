@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use calypte_disk::{Buffer, Extent, FileId, IoMode, ReadRequest, WeightPath};
+use calypte_disk::{Buffer, Extent, FileId, IoMode, Priority, ReadRequest, WeightPath};
 use common::{SIZES, extent, fixture, modes, open, submit};
 
 /// What opening, or else reading the last 100 bytes of the first file, says: "ok" or the failure's code.
@@ -137,7 +137,12 @@ fn impossible_requests_are_refused_and_give_the_buffer_back() {
         let enormous = Extent { file: FileId(1), offset: u64::MAX, len: 2 };
         for extents in [vec![extent(0, 0, 9000)], vec![extent(2, 0, 1)], vec![extent(0, 0, 1), enormous]] {
             let buffer = Buffer::with_capacity(4096);
-            disk.submit(ReadRequest { ticket: 9, extents: extents.clone(), buffer });
+            disk.submit(ReadRequest {
+                ticket: 9,
+                priority: Priority::Demand,
+                extents: extents.clone(),
+                buffer,
+            });
             let completion = disk.wait().expect("one");
             let failed = completion.result.expect_err("impossible");
             let outcome = (completion.ticket, failed.error.failure.code(), failed.buffer.capacity());

@@ -9,7 +9,7 @@ mod pool;
 
 use std::sync::Arc;
 
-use calypte_disk::{Buffer, Completion, Disk, DiskStats, Loaded, ReadRequest};
+use calypte_disk::{Buffer, Completion, Disk, DiskStats, Loaded, Priority, ReadRequest};
 
 use crate::budget::{floor_bytes, whole_bytes};
 use crate::{CacheStats, Command, Event, Evict, Key, Machine, ResidencyError, SlotState};
@@ -285,7 +285,8 @@ impl ExpertCache {
         };
         match self.pool.take(room.slot_bytes) {
             Some(buffer) => {
-                self.disk.submit(ReadRequest { ticket: ticket(key), extents: extents.clone(), buffer })
+                let (ticket, extents) = (ticket(key), extents.clone());
+                self.disk.submit(ReadRequest { ticket, priority: Priority::Demand, extents, buffer })
             }
             None => {
                 self.pending_error = Some(ResidencyError::NoMemory {

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use calypte_disk::{
-    Backend, Completion, Counters, DiskError, Extent, FailedRead, Failure, FileId, IoMode, ReadRequest,
+    Backend, Completion, Counters, DiskError, Extent, FailedRead, Failure, FileId, IoMode, Priority,
+    ReadRequest,
 };
 
 /// What a buffer is filled with between the two halves of [`Fault::ShortThenOk`]: nobody may see it.
@@ -87,6 +88,7 @@ impl FaultScript {
 /// A read in the wrapped backend.
 struct Under {
     ticket: u64,
+    priority: Priority,
     fault: Option<Fault>,
     /// What is really wanted, while only a part of it is being read.
     whole: Option<Vec<Extent>>,
@@ -122,6 +124,11 @@ impl FaultyBackend {
         self.next_read
     }
 
+    /// The number of the read with the caller's `ticket`, while the wrapped backend has it.
+    fn read_of(&self, ticket: u64) -> Option<u64> {
+        self.under.iter().find(|(_, under)| under.ticket == ticket).map(|(read, _)| *read)
+    }
+
     fn hold(&mut self, completion: Completion, fault: Option<Fault>) {
         let (until, behind) = match fault {
             Some(Fault::Delay(delay)) => (Some(Instant::now() + delay), 0),
@@ -141,7 +148,12 @@ impl FaultyBackend {
                 let mut buffer = part.into_buffer();
                 buffer.as_mut_slice().fill(GARBAGE);
                 self.under.insert(completion.ticket, Under { whole: None, ..under });
-                self.inner.submit(ReadRequest { ticket: completion.ticket, extents, buffer });
+                self.inner.submit(ReadRequest {
+                    ticket: completion.ticket,
+                    priority: under.priority,
+                    extents,
+                    buffer,
+                });
             }
             (result, _) => self.hold(Completion { ticket: under.ticket, result }, under.fault),
         }
@@ -183,7 +195,7 @@ impl Backend for FaultyBackend {
         let read = self.next_read;
         self.next_read += 1;
         let fault = self.script.fault(read);
-        let ReadRequest { ticket, extents, buffer } = request;
+        let ReadRequest { ticket, priority, extents, buffer } = request;
         if let Some(Fault::Fail(kind)) = fault {
             let result = Err(FailedRead { error: error(kind, &extents), buffer });
             return self.hold(Completion { ticket, result }, None);
@@ -194,8 +206,21 @@ impl Backend for FaultyBackend {
             }
             _ => (extents, None),
         };
-        self.under.insert(read, Under { ticket, fault, whole });
-        self.inner.submit(ReadRequest { ticket: read, extents: now, buffer });
+        self.under.insert(read, Under { ticket, priority, fault, whole });
+        self.inner.submit(ReadRequest { ticket: read, priority, extents: now, buffer });
+    }
+
+    fn promote(&mut self, ticket: u64) {
+        if let Some(read) = self.read_of(ticket) {
+            if let Some(under) = self.under.get_mut(&read) {
+                under.priority = Priority::Demand;
+            }
+            self.inner.promote(read);
+        }
+    }
+
+    fn cancel(&mut self, ticket: u64) -> bool {
+        self.read_of(ticket).is_some_and(|read| self.inner.cancel(read))
     }
 
     fn poll(&mut self) -> Option<Completion> {
@@ -274,7 +299,7 @@ mod tests {
                 Extent { file: FileId(0), offset: 150 + 200 * ticket, len: 3 },
             ];
             let buffer = Buffer::with_capacity(disk.buffer_bytes(&extents));
-            disk.submit(ReadRequest { ticket, extents, buffer });
+            disk.submit(ReadRequest { ticket, priority: Priority::Demand, extents, buffer });
         }
         let mut said = Vec::new();
         while disk.in_flight() > 0 {

@@ -6,7 +6,8 @@ use std::fs;
 use std::io::Write;
 
 use calypte_disk::{
-    Buffer, Disk, DiskError, DiskOptions, Extent, FileId, IoMode, ReadRequest, SEGMENT_BYTES_MAX, WeightPath,
+    Buffer, Disk, DiskError, DiskOptions, Extent, FileId, IoMode, Priority, ReadRequest, SEGMENT_BYTES_MAX,
+    WeightPath,
 };
 use tempfile::TempDir;
 
@@ -53,5 +54,5 @@ pub fn extent(file: u32, offset: usize, len: usize) -> Extent {
 
 pub fn submit(disk: &mut Disk, ticket: u64, extents: &[Extent]) {
     let buffer = Buffer::with_capacity(disk.buffer_bytes(extents));
-    disk.submit(ReadRequest { ticket, extents: extents.to_vec(), buffer });
+    disk.submit(ReadRequest { ticket, priority: Priority::Demand, extents: extents.to_vec(), buffer });
 }

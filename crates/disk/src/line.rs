@@ -1,0 +1,276 @@
+//! The line of segments before the readers: demand first; hints only while little else is under way.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use crate::flight::{Flight, lock};
+use crate::transfer::Segment;
+use crate::{HINT_DEPTH_MAX, Priority};
+
+/// A segment with its request.
+pub(crate) struct Op {
+    pub flight: Arc<Flight>,
+    pub segment: Segment,
+}
+
+/// Segments that wait, shared by the submitter and the readers.
+///
+/// Within a priority the order is that of submission, so the segments of a request stand together and the oldest
+/// request is finished first. A hint may only join while fewer than `hint_depth` segments are under way: behind a busy
+/// device it would take bandwidth from reads that somebody waits for, and a demand that arrives later waits for no more
+/// than these.
+pub(crate) struct Line {
+    state: Mutex<State>,
+    arrived: Condvar,
+    hint_depth: usize,
+}
+
+#[derive(Default)]
+struct State {
+    /// Sorted by the number of the flight.
+    demand: VecDeque<Op>,
+    /// Sorted by the number of the flight.
+    hints: VecDeque<Op>,
+    /// Taken out and not at rest, of both kinds.
+    under_way: usize,
+    stopping: bool,
+    /// Nothing is given out, so that a test can submit everything before the first read.
+    #[cfg(test)]
+    stalled: bool,
+}
+
+impl State {
+    fn next(&mut self, hint_depth: usize) -> Option<Op> {
+        #[cfg(test)]
+        if self.stalled {
+            return None;
+        }
+        let op = match self.demand.pop_front() {
+            Some(op) => op,
+            None if self.under_way < hint_depth => self.hints.pop_front()?,
+            None => return None,
+        };
+        self.under_way += 1;
+        op.flight.begin();
+        Some(op)
+    }
+}
+
+impl Line {
+    /// A line before readers that have `depth` segments under way at most. One place is kept from hints, so that a
+    /// demand finds it free.
+    pub fn new(depth: usize) -> Line {
+        Line {
+            state: Mutex::default(),
+            arrived: Condvar::new(),
+            hint_depth: HINT_DEPTH_MAX.min(depth.saturating_sub(1)).max(1),
+        }
+    }
+
+    /// Puts the segments of a flight at the end of its part of the line.
+    pub fn join(&self, flight: &Arc<Flight>, segments: Vec<Segment>, priority: Priority) {
+        let ops = segments.into_iter().map(|segment| Op { flight: flight.clone(), segment });
+        let mut state = lock(&self.state);
+        match priority {
+            Priority::Demand => state.demand.extend(ops),
+            Priority::Hint => state.hints.extend(ops),
+        }
+        drop(state);
+        self.arrived.notify_all();
+    }
+
+    /// What waits of flight `id` as a hint becomes demand, behind the demand that was submitted before it.
+    pub fn promote(&self, id: u64) {
+        let mut state = lock(&self.state);
+        let (mut promoted, hints) = split(&mut state.hints, id);
+        state.hints = hints;
+        let at = state.demand.partition_point(|op| op.flight.id < id);
+        let mut later = state.demand.split_off(at);
+        state.demand.append(&mut promoted);
+        state.demand.append(&mut later);
+        drop(state);
+        self.arrived.notify_all();
+    }
+
+    /// Takes out what waits of flight `id` as a hint. The caller lands it.
+    pub fn withdraw(&self, id: u64) -> VecDeque<Op> {
+        let mut state = lock(&self.state);
+        let (withdrawn, hints) = split(&mut state.hints, id);
+        state.hints = hints;
+        withdrawn
+    }
+
+    /// The next segment if one may go now. Never blocks.
+    pub fn try_take(&self) -> Option<Op> {
+        lock(&self.state).next(self.hint_depth)
+    }
+
+    /// The next segment; blocks until one may go. `None` when the line was stopped.
+    pub fn take(&self) -> Option<Op> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.stopping {
+                return None;
+            }
+            if let Some(op) = state.next(self.hint_depth) {
+                return Some(op);
+            }
+            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A segment that was taken has come to rest: no read of it is under way or will be. The caller lands it next.
+    pub fn rest(&self, op: Op) -> Arc<Flight> {
+        let mut state = lock(&self.state);
+        state.under_way -= 1;
+        let waiting = !state.hints.is_empty();
+        drop(state);
+        if waiting {
+            // Another reader may have been kept from a hint.
+            self.arrived.notify_one();
+        }
+        op.flight.end();
+        op.flight
+    }
+
+    /// Nothing is given out any more, and what waits never will be.
+    pub fn stop(&self) {
+        let mut state = lock(&self.state);
+        state.stopping = true;
+        state.demand.clear();
+        state.hints.clear();
+        drop(state);
+        self.arrived.notify_all();
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        lock(&self.state).stopping
+    }
+
+    /// Holds everything back, or lets it go.
+    #[cfg(test)]
+    pub fn stall(&self, stalled: bool) {
+        lock(&self.state).stalled = stalled;
+        self.arrived.notify_all();
+    }
+}
+
+/// Flight `id`'s part of the line, and the rest of it.
+fn split(line: &mut VecDeque<Op>, id: u64) -> (VecDeque<Op>, VecDeque<Op>) {
+    line.drain(..).partition(|op| op.flight.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use proptest::prelude::*;
+
+    use crate::layout::lay_out;
+    use crate::{Buffer, Extent, FileId};
+
+    /// What is done to a line. Flights are meant by their number, modulo those there are.
+    #[derive(Clone, Debug)]
+    enum Act {
+        Join {
+            segments: usize,
+            priority: Priority,
+        },
+        Promote(usize),
+        Withdraw(usize),
+        Take,
+        /// The oldest segment under way.
+        Rest,
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        let join = |priority| (1usize..4).prop_map(move |segments| Act::Join { segments, priority });
+        prop_oneof![
+            2 => join(Priority::Demand),
+            4 => join(Priority::Hint),
+            2 => (0usize..20).prop_map(Act::Promote),
+            2 => (0usize..20).prop_map(Act::Withdraw),
+            10 => Just(Act::Take),
+            8 => Just(Act::Rest),
+        ]
+    }
+
+    const SEGMENT: usize = 4096;
+
+    fn flight(id: u64, segments: usize) -> (Arc<Flight>, Vec<Segment>) {
+        let extents = vec![Extent { file: FileId(0), offset: 0, len: (segments * SEGMENT) as u64 }];
+        let layout = lay_out(&extents, |_| 1).expect("fits");
+        let cut: Vec<Segment> =
+            layout.spans.iter().flat_map(|span| Segment::cut_at(span, 1, SEGMENT)).collect();
+        assert_eq!(cut.len(), segments);
+        let buffer = Buffer::with_capacity(layout.bytes);
+        (Arc::new(Flight::new(id, id, extents, layout.views, buffer, segments)), cut)
+    }
+
+    fn named(op: &Op) -> (u64, usize) {
+        (op.flight.id, op.segment.at / SEGMENT)
+    }
+
+    /// The definition: everything that waits in one list, and the next is the least by (priority, flight, segment).
+    fn check(depth: usize, acts: &[Act]) {
+        let line = Line::new(depth);
+        let hint_depth = if depth < 2 { 1 } else { (depth - 1).min(HINT_DEPTH_MAX) };
+        let (mut waiting, mut under_way): (Vec<(Priority, u64, usize)>, VecDeque<Op>) = Default::default();
+        let mut flights = 0u64;
+        for act in acts {
+            match *act {
+                Act::Join { segments, priority } => {
+                    let (flight, cut) = flight(flights, segments);
+                    line.join(&flight, cut, priority);
+                    waiting.extend((0..segments).map(|n| (priority, flights, n)));
+                    flights += 1;
+                }
+                Act::Promote(n) if flights > 0 => {
+                    let id = n as u64 % flights;
+                    line.promote(id);
+                    waiting.iter_mut().filter(|w| w.1 == id).for_each(|w| w.0 = Priority::Demand);
+                }
+                Act::Withdraw(n) if flights > 0 => {
+                    let id = n as u64 % flights;
+                    let goes = |w: &(Priority, u64, usize)| w.0 == Priority::Hint && w.1 == id;
+                    let expected: Vec<_> = waiting.iter().filter(|w| goes(w)).map(|w| (w.1, w.2)).collect();
+                    assert_eq!(line.withdraw(id).iter().map(named).collect::<Vec<_>>(), expected);
+                    waiting.retain(|w| !goes(w));
+                }
+                Act::Take => {
+                    let next = waiting.iter().copied().min();
+                    let may =
+                        |w: &(Priority, u64, usize)| w.0 == Priority::Demand || under_way.len() < hint_depth;
+                    let next = next.filter(may);
+                    let taken = line.try_take();
+                    assert_eq!(taken.as_ref().map(named), next.map(|w| (w.1, w.2)));
+                    waiting.retain(|w| Some(*w) != next);
+                    under_way.extend(taken);
+                }
+                Act::Rest => {
+                    if let Some(op) = under_way.pop_front() {
+                        line.rest(op);
+                    }
+                }
+                Act::Promote(_) | Act::Withdraw(_) => {}
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_sorted_list(depth in 0usize..9, acts in prop::collection::vec(act(), 0..120)) {
+            check(depth, &acts);
+        }
+    }
+
+    #[test]
+    fn a_stopped_line_gives_nothing_and_blocks_nobody() {
+        let line = Line::new(4);
+        let (flight, cut) = flight(0, 2);
+        line.join(&flight, cut, Priority::Demand);
+        line.stop();
+        assert!(line.is_stopping() && line.take().is_none() && line.try_take().is_none());
+        assert_eq!(Arc::strong_count(&flight), 1);
+    }
+}
