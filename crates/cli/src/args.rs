@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use calypte_engine::sampler::Sampling;
-use calypte_engine::{IoMode, KvType, Options, Precision, Size};
+use calypte_engine::{IoMode, KvType, Options, Policy, Precision, Predictor, Size};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchArgs;
@@ -208,6 +208,16 @@ pub struct EngineArgs {
     /// rounded, f32 for a model in floats]
     #[arg(long, value_name = "TYPE")]
     pub kv: Option<KvArg>,
+    /// Which experts lose their place in memory, of docs/residency.md: successor, dfreq, lfru, s3fifo, lru …
+    #[arg(long, value_name = "POLICY", default_value_t = Policy::default())]
+    pub policy: Policy,
+    /// Who guesses the experts of later layers: gate_ahead, learned, trajectory, prev_token or none; with `:LAYERS`, how
+    /// far ahead
+    #[arg(long, value_name = "PREDICTOR", default_value_t = Predictor::default())]
+    pub predictor: Predictor,
+    /// Do not read experts on guesses, only keep those in memory that are expected
+    #[arg(long)]
+    pub no_prefetch: bool,
     /// Start of the random sequence [default: a new one each time]; nothing but sampling is random
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -249,6 +259,9 @@ impl EngineArgs {
                 KvArg::F16 => KvType::F16,
                 KvArg::F32 => KvType::F32,
             }),
+            policy: self.policy.clone(),
+            predictor: self.predictor.clone(),
+            prefetch: !self.no_prefetch,
         }
     }
 }

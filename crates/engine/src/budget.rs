@@ -6,7 +6,8 @@ use calypte_checkpoint::{Catalog, ExpertLayer};
 use calypte_disk::{Disk, IoMode};
 use calypte_model::{ArrangeExperts, Kv, working_bytes};
 use calypte_residency::policy::Successor;
-use calypte_residency::{Arrange, ExpertCache, LayerExperts};
+use calypte_residency::predict::Learned;
+use calypte_residency::{Arrange, ExpertCache, LayerExperts, LayerSize};
 
 use crate::memory::{Available, available};
 use crate::size::human;
@@ -113,6 +114,20 @@ pub fn expert_layers(catalog: &Catalog) -> Vec<LayerExperts> {
     trunk.map(layer).collect()
 }
 
+/// Memory for what a policy and a predictor learn.
+fn tables_bytes(catalog: &Catalog, layers: &[LayerExperts], disk: &Disk, options: &Options) -> u64 {
+    let of_policy = match options.policy.is_successor() {
+        true => Successor::memory_bytes(layers.iter().map(|layer| layer.extents.len())),
+        false => 0,
+    };
+    let sizes: Vec<LayerSize> = layers.iter().map(|layer| layer.size(disk)).collect();
+    let of_predictor = match options.predictor.name() {
+        "learned" => Learned::memory_bytes(&sizes, catalog.arch.hidden),
+        _ => 0,
+    };
+    of_policy + of_predictor
+}
+
 /// Divides the budget as `options` ask.
 pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budget, BudgetError> {
     let layers = expert_layers(catalog);
@@ -127,7 +142,7 @@ pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budge
             options.context,
             options.threads(),
         ) + arranging_bytes(&layers),
-        program_bytes: PROGRAM_BYTES + Successor::memory_bytes(layers.iter().map(|l| l.extents.len())),
+        program_bytes: PROGRAM_BYTES + tables_bytes(catalog, &layers, disk, options),
         expert_bytes: 0,
         expert_bytes_floor: ExpertCache::floor_bytes(&layers, disk),
         expert_bytes_whole: ExpertCache::whole_bytes(&layers, disk),

@@ -7,8 +7,10 @@ use std::sync::atomic::AtomicBool;
 use calypte_checkpoint::Catalog;
 use calypte_disk::{Disk, DiskOptions, IoMode, WeightPath};
 use calypte_kernels::{Isa, Team};
-use calypte_model::{Compute, Kv, LOGIT_ROWS_MAX, Loading, Model, Observer, Workspace, resident_extents};
-use calypte_residency::{CacheStats, Evict, ExpertCache, LayerSize, policy::Successor};
+use calypte_model::{
+    Compute, Kv, LOGIT_ROWS_MAX, Loading, Lookahead, Model, Observer, Workspace, resident_extents,
+};
+use calypte_residency::{CacheStats, Evict, ExpertCache, LayerSize};
 use calypte_text::Tokenizer;
 
 use crate::budget::{Budget, divide, expert_layers};
@@ -33,6 +35,7 @@ pub struct Engine {
     team: Team,
     options: Options,
     pub(crate) experts: ExpertCache,
+    lookahead: Lookahead,
     workspace: Workspace,
 }
 
@@ -80,10 +83,10 @@ impl Engine {
         options: &Options,
         opening: &mut dyn Opening,
     ) -> Result<Engine, EngineError> {
-        Engine::with_policy(catalog, disk, Box::<Successor>::default(), options, opening)
+        Engine::with_policy(catalog, disk, options.policy.make(), options, opening)
     }
 
-    /// [`Engine::with_disk`] with an eviction policy of the caller's, which decides speed and nothing else.
+    /// [`Engine::with_disk`] with an eviction policy of the caller's instead of that of the options.
     pub fn with_policy(
         catalog: Catalog,
         mut disk: Disk,
@@ -101,7 +104,11 @@ impl Engine {
         let mut progress = Progress { opening, done: 0, total };
         let model = Model::load(&catalog, &mut disk, &mut progress).map_err(EngineError::Load)?;
         let experts = ExpertCache::new(expert_layers(&catalog), budget.expert_bytes, policy, disk)?;
+        // Where everything stays in memory there is nothing to guess.
+        let streams = budget.expert_bytes < budget.expert_bytes_whole;
+        let lookahead = if streams { options.predictor.make(options.prefetch) } else { Lookahead::default() };
         Ok(Engine {
+            lookahead,
             team: Team::new(options.threads()),
             options: options.clone(),
             workspace: Workspace::default(),
@@ -194,10 +201,11 @@ impl Engine {
         let compute = Compute { team: &self.team, precision: self.options.precision };
         if session.tokens.is_empty() {
             self.experts.sequence_begins();
+            self.lookahead.sequence_begins();
         }
-        let (kv, experts, workspace) = (&mut session.kv, &mut self.experts, &mut self.workspace);
-        self.model
-            .forward(&compute, tokens, kv, experts, workspace, observer, cancelled)
+        let Engine { model, experts, lookahead, workspace, .. } = self;
+        model
+            .forward(&compute, tokens, &mut session.kv, experts, lookahead, workspace, observer, cancelled)
             .map_err(EngineError::Run)?;
         session.tokens.extend_from_slice(tokens);
         Ok(())

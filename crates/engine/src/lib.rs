@@ -19,6 +19,7 @@ pub mod score;
 mod session;
 pub mod size;
 mod stopwatch;
+mod streaming;
 
 pub use calypte_checkpoint as checkpoint;
 pub use calypte_disk::{DiskOptions, IoMode};
@@ -34,3 +35,4 @@ pub use generate::{Event, Generation, Outcome, Stats, Stop};
 pub use options::Options;
 pub use session::Session;
 pub use size::{Size, UnknownSize};
+pub use streaming::{Policy, Predictor};

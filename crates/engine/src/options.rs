@@ -8,7 +8,7 @@ use calypte_disk::IoMode;
 use calypte_kernels::Precision;
 use calypte_kernels::attention::KvType;
 
-use crate::{Size, cores::compute_threads};
+use crate::{Policy, Predictor, Size, cores::compute_threads};
 
 /// Rows of a prefill step unless the caller chooses: enough that each expert is read once for many tokens, small enough
 /// that the working memory stays modest.
@@ -33,6 +33,12 @@ pub struct Options {
     pub precision: Precision,
     /// What keys and values are kept as; `None`: see [`Options::kv`].
     pub kv: Option<KvType>,
+    /// Which experts lose their slots.
+    pub policy: Policy,
+    /// Who guesses the experts of later layers.
+    pub predictor: Predictor,
+    /// Whether experts are read on guesses; otherwise these only keep residents.
+    pub prefetch: bool,
 }
 
 impl Default for Options {
@@ -46,6 +52,9 @@ impl Default for Options {
             prefill_chunk: NonZeroUsize::new(PREFILL_CHUNK_DEFAULT).unwrap_or(NonZeroUsize::MIN),
             precision: Precision::Int8,
             kv: None,
+            policy: Policy::default(),
+            predictor: Predictor::default(),
+            prefetch: true,
         }
     }
 }

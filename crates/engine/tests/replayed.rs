@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use calypte_disk::{Disk, DiskOptions, WeightPath};
 use calypte_engine::sampler::Sampling;
-use calypte_engine::{Engine, Generation, Observer, Options, Size, checkpoint};
+use calypte_engine::{Engine, Generation, Observer, Options, Predictor, Size, checkpoint};
 use calypte_replay::{
     Log, Memory, Recorder, Setting, Timing, Trace, TraceLayer, Uses, Watched, What, replay_watched,
 };
@@ -37,6 +37,7 @@ fn record(fixture: &str, policy: &str, cache: Size, chunk: usize) -> (Vec<Watche
         expert_cache: Some(cache),
         prefill_chunk: NonZeroUsize::new(chunk).expect("not zero"),
         context: 128,
+        predictor: Predictor::none(),
         ..Options::default()
     };
     let log = Log::default();

@@ -1,7 +1,8 @@
 //! Transformer models composed from a catalogue.
 //!
 //! What lives here: the blocks (attention kinds, the DSA indexer, the short convolution, gates, the mixture, MLPs), each in one
-//! file, how stored weights become what the arithmetic reads (`arrange`), and
+//! file, how stored weights become what the arithmetic reads (`arrange`), how a predictor is asked while the model runs
+//! (`lookahead`), and
 //! [`Model`], which strings them together as the catalogue's [`Arch`](calypte_checkpoint::Arch) describes. There is no
 //! code per family here: a family is a description, filled in by `checkpoint`.
 //!
@@ -16,6 +17,7 @@ mod experts;
 mod gate;
 mod gqa;
 mod kv;
+mod lookahead;
 mod mla;
 mod mlp;
 mod model;
@@ -30,6 +32,7 @@ pub use arrange::ArrangeExperts;
 pub use compute::Compute;
 pub use error::ModelError;
 pub use kv::Kv;
+pub use lookahead::Lookahead;
 pub use model::{LOGIT_ROWS_MAX, Model, Workspace, working_bytes};
 pub use observer::Observer;
 pub use weights::{Loading, NoProgress, resident_bytes, resident_extents};

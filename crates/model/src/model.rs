@@ -14,6 +14,7 @@ use calypte_residency::ExpertCache;
 use crate::dsa::Selection;
 use crate::gqa::Gqa;
 use crate::kv::Kv;
+use crate::lookahead::Lookahead;
 use crate::mla::{self, Mla};
 use crate::mlp::{Mlp, MlpScratch};
 use crate::moe::{MoeBlock, MoeScratch};
@@ -149,6 +150,7 @@ impl Model {
         tokens: &[u32],
         kv: &mut Kv,
         experts: &mut ExpertCache,
+        lookahead: &mut Lookahead,
         workspace: &mut Workspace,
         observer: &mut dyn Observer,
         cancelled: &AtomicBool,
@@ -156,7 +158,8 @@ impl Model {
         let first = kv.len();
         kv.truncate(first);
         observer.step_begins(first);
-        let outcome = self.run_layers(compute, tokens, kv, experts, workspace, observer, cancelled);
+        let outcome =
+            self.run_layers(compute, tokens, kv, experts, lookahead, workspace, observer, cancelled);
         match outcome {
             Ok(()) => kv.commit(tokens.len()),
             Err(_) => kv.truncate(first),
@@ -170,6 +173,7 @@ impl Model {
         tokens: &[u32],
         kv: &mut Kv,
         experts: &mut ExpertCache,
+        lookahead: &mut Lookahead,
         workspace: &mut Workspace,
         observer: &mut dyn Observer,
         cancelled: &AtomicBool,
@@ -183,6 +187,7 @@ impl Model {
         }
         selection.reset(first);
         let eps = self.arch.norms.eps;
+        let mixtures: Vec<(&[f32], &MoeBlock)> = self.mixtures().collect();
         for (number, (layer, kv)) in self.layers.iter().zip(&mut kv.layers).enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 return Err(ModelError::Cancelled);
@@ -202,11 +207,23 @@ impl Model {
             compute.rms_norm(stream, &layer.ffn_norm, eps, normed.fill(rows, hidden));
             match &layer.ffn {
                 FfnBlock::Dense(f) => f.forward(compute, normed, mlp, block),
-                FfnBlock::Moe(f) => f.forward(compute, first, normed, experts, moe, mlp, observer, block)?,
+                FfnBlock::Moe(f) => {
+                    f.begin(compute, first, normed, experts, moe, observer)?;
+                    lookahead.routed(compute, f, &mixtures, eps, stream, rows, moe, experts);
+                    f.forward(compute, normed, experts, moe, mlp, block)?;
+                }
             }
             self.join(compute, stream, block, layer.ffn_post_norm.as_deref());
         }
         Ok(())
+    }
+
+    /// All mixtures, each with the norm before it.
+    fn mixtures(&self) -> impl Iterator<Item = (&[f32], &MoeBlock)> {
+        self.layers.iter().filter_map(|layer| match &layer.ffn {
+            FfnBlock::Moe(block) => Some((&layer.ffn_norm[..], &**block)),
+            FfnBlock::Dense(_) => None,
+        })
     }
 
     /// Adds what a block gave to the residual stream, normed and scaled as the family has it.

@@ -27,10 +27,19 @@ pub(crate) struct MoeBlock {
     experts: Experts,
 }
 
+impl MoeScratch {
+    /// Of the last row that was routed: its experts, best first, and the router's logits.
+    pub fn last_routed(&self) -> (&[u32], &[f32]) {
+        (self.choices.last().map_or(&[], |choice| &choice.experts), &self.last_logits)
+    }
+}
+
 /// Memory that a mixture computes in.
 #[derive(Default)]
 pub(crate) struct MoeScratch {
     logits: Vec<f32>,
+    /// What the router said of the last row, before it was made into scores.
+    last_logits: Vec<f32>,
     choices: Vec<Choice>,
     /// Per expert: the rows that asked for it.
     users: Vec<Vec<u32>>,
@@ -81,20 +90,32 @@ impl MoeBlock {
         catalog.experts.iter().position(|e| e.layer == layer)
     }
 
-    /// `out = mixture(x)`, `[x.rows, hidden]`; `first` is the first row's position, for messages and the observer.
-    pub fn forward(
+    /// Routes the rows of `x` and asks the cache for their experts; `first` is the first row's position, for messages and the
+    /// observer.
+    pub fn begin(
         &self,
         compute: &Compute<'_>,
         first: usize,
         x: &mut Activations,
         experts: &mut ExpertCache,
         scratch: &mut MoeScratch,
-        mlp: &mut MlpScratch,
         observer: &mut dyn Observer,
-        out: &mut Vec<f32>,
     ) -> Result<(), ModelError> {
         self.route(compute, first, x, scratch, observer)?;
         experts.begin(self.cache_layer, &scratch.union);
+        Ok(())
+    }
+
+    /// `out = mixture(x)`, `[x.rows, hidden]`, after [`MoeBlock::begin`] with the same rows.
+    pub fn forward(
+        &self,
+        compute: &Compute<'_>,
+        x: &mut Activations,
+        experts: &mut ExpertCache,
+        scratch: &mut MoeScratch,
+        mlp: &mut MlpScratch,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ModelError> {
         // Reads are on their way: everything that needs no expert comes now.
         let (rows, hidden, k) = (x.rows(), x.cols(), self.moe.top_k);
         scratch.shared.clear();
@@ -126,6 +147,25 @@ impl MoeBlock {
         Ok(())
     }
 
+    /// The router's logits for rows that another layer made, `[rows, experts]`.
+    pub fn logits(&self, compute: &Compute<'_>, x: &mut Activations, logits: &mut Vec<f32>) {
+        self.router.apply(compute, x, logits);
+    }
+
+    /// The experts that a row with these logits goes to, best first; none if they are not finite.
+    pub fn choose(&self, logits: &mut [f32]) -> Vec<u32> {
+        if let Some(bias) = &self.logit_bias {
+            ops::add(logits, bias);
+        }
+        let choice = choose(&self.moe.gate, self.moe.top_k, self.selection_bias.as_deref(), logits);
+        choice.map_or_else(Vec::new, |choice| choice.experts)
+    }
+
+    /// Index among the layers that the expert cache knows.
+    pub fn number_in_cache(&self) -> usize {
+        self.cache_layer
+    }
+
     /// Chooses experts for every row and collects the union, ascending, each with the rows it serves.
     fn route(
         &self,
@@ -137,6 +177,8 @@ impl MoeBlock {
     ) -> Result<(), ModelError> {
         let (n, k) = (self.moe.experts, self.moe.top_k);
         self.router.apply(compute, x, &mut scratch.logits);
+        scratch.last_logits.clear();
+        scratch.last_logits.extend_from_slice(&scratch.logits[scratch.logits.len() - n..]);
         scratch.users.iter_mut().for_each(Vec::clear);
         scratch.users.resize(n, Vec::new());
         scratch.choices.clear();

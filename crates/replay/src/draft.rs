@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use calypte_residency::predict::{Guess, Predict, Routed};
+use calypte_residency::predict::{Gates, Guess, Predict, Routed};
 
 use crate::Trace;
 
@@ -63,7 +63,7 @@ impl Predict for DraftTokens {
         self.layer = Some(routed.layer);
     }
 
-    fn predict(&mut self, layer: u32, tokens_ahead: u32, out: &mut Vec<Guess>) {
+    fn predict(&mut self, layer: u32, tokens_ahead: u32, _gates: &mut dyn Gates, out: &mut Vec<Guess>) {
         // Of the token under way, the routing was foretold when it was the first of the draft.
         let ahead = tokens_ahead.max(1);
         let known = tokens_ahead == 0;

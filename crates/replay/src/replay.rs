@@ -359,10 +359,10 @@ impl<'a> Replay<'a> {
     fn expect(&mut self, layer: usize) {
         let Some((predictor, horizon_tokens)) = &mut self.predictor else { return };
         let layer = layer as u32;
-        predictor.observe(&Routed { layer, experts: &self.last_row, router_input: None });
+        predictor.observe(&Routed { layer, experts: &self.last_row, inside: None });
         let mut guesses = std::mem::take(&mut self.guesses);
         guesses.clear();
-        (1..=*horizon_tokens).for_each(|ahead| predictor.predict(layer, ahead, &mut guesses));
+        (1..=*horizon_tokens).for_each(|ahead| predictor.predict(layer, ahead, &mut (), &mut guesses));
         self.tell(Event::Expect { layer, guesses: &guesses });
         self.guesses = guesses;
     }
@@ -375,7 +375,7 @@ impl<'a> Replay<'a> {
         let tokens_ahead = (layer + self.setting.layers_ahead) / count;
         let mut guesses = std::mem::take(&mut self.guesses);
         guesses.clear();
-        predictor.predict(target as u32, tokens_ahead as u32, &mut guesses);
+        predictor.predict(target as u32, tokens_ahead as u32, &mut (), &mut guesses);
         let size = self.trace.layers()[target];
         let best = guesses.iter().take(size.top_k as usize).map(|guess| guess.expert);
         self.guessed[target] = best.collect();

@@ -4,15 +4,17 @@
 //! that `Arc`, and a buffer only comes back out of it when no clone is left, so that leased weights cannot be
 //! overwritten even if the machine were wrong.
 
+mod hints;
 mod layer;
 mod pool;
 
 use std::sync::Arc;
 
-use calypte_disk::{Buffer, Completion, Disk, DiskStats, Loaded, Priority, ReadRequest};
+use calypte_disk::{Buffer, Completion, Disk, DiskStats, Failure, Loaded, Priority, ReadRequest};
 
 use crate::budget::{floor_bytes, whole_bytes};
 use crate::{CacheStats, Command, Event, Evict, Key, Machine, ResidencyError, SlotState};
+use hints::Hints;
 use layer::{Room, sizes};
 use pool::BufferPool;
 
@@ -28,6 +30,9 @@ pub struct ExpertCache {
     rooms: Vec<Room>,
     disk: Disk,
     pool: BufferPool,
+    hints: Hints,
+    /// What the reads are that the machine asks for at the moment.
+    priority: Priority,
     /// Leases that the next `ready` returns.
     handed_out: Vec<Lease>,
     commands: Vec<Command>,
@@ -68,10 +73,12 @@ impl ExpertCache {
         let sizes = sizes(&layers, &disk);
         let machine = Machine::new(&sizes, budget_bytes, policy)?;
         let rooms = layers.into_iter().zip(sizes);
-        let rooms = rooms.map(|(layer, size)| Room::new(layer, size));
+        let rooms: Vec<Room> = rooms.map(|(layer, size)| Room::new(layer, size)).collect();
         Ok(ExpertCache {
             machine,
-            rooms: rooms.collect(),
+            hints: Hints::new(rooms.len()),
+            priority: Priority::Demand,
+            rooms,
             disk_stats_at_reset: disk.stats(),
             disk,
             pool: BufferPool::new(budget_bytes),
@@ -92,7 +99,15 @@ impl ExpertCache {
     /// A step that was not finished is aborted first. Experts that do not exist make the next
     /// [`ExpertCache::ready`] fail.
     pub fn begin(&mut self, layer: usize, union: &[u32]) {
-        self.abort();
+        if self.machine.step_layer().is_some() || self.leases_out > 0 || !self.handed_out.is_empty() {
+            self.abort();
+        }
+        self.pending_error = None;
+        self.judge_guesses(layer, union);
+        if let Err(error) = self.take_landed() {
+            // Nobody waited for it: no step was under way.
+            tracing::debug!(%error, "what a read on a guess brought could not be used");
+        }
         let mut ordered = std::mem::take(&mut self.union);
         ordered.clear();
         ordered.extend_from_slice(union);
@@ -165,6 +180,7 @@ impl ExpertCache {
             drop(lease);
             self.tell(Event::Released(key));
         }
+        self.cancel_hints();
         while self.disk.in_flight() > 0 {
             let Some(completion) = self.disk.wait() else {
                 break;
@@ -192,12 +208,19 @@ impl ExpertCache {
             bytes_read: now.bytes_transferred - then.bytes_transferred,
             bytes_useful: now.bytes_useful - then.bytes_useful,
             wait_ns: self.wait_ns,
+            guesses: self.hints.guesses,
+            guesses_right: self.hints.guesses_right,
+            guesses_needed: self.hints.guesses_needed,
+            prefetches: counts.prefetches,
+            prefetches_used: counts.prefetches_used,
+            prefetches_wasted: counts.prefetches_wasted,
         }
     }
 
     /// Sets all counters to 0; what is resident and what the policy learned stay.
     pub fn reset_stats(&mut self) {
         self.machine.reset_counts();
+        self.hints.reset_counts();
         self.pool.reset_allocated();
         self.reads_failed = 0;
         self.wait_ns = 0;
@@ -286,8 +309,12 @@ impl ExpertCache {
         match self.pool.take(room.slot_bytes) {
             Some(buffer) => {
                 let (ticket, extents) = (ticket(key), extents.clone());
-                self.disk.submit(ReadRequest { ticket, priority: Priority::Demand, extents, buffer })
+                if self.priority == Priority::Hint {
+                    self.hints.submitted(key);
+                }
+                self.disk.submit(ReadRequest { ticket, priority: self.priority, extents, buffer })
             }
+            None if self.priority == Priority::Hint => self.fail(key),
             None => {
                 self.pending_error = Some(ResidencyError::NoMemory {
                     layer: key.layer as usize,
@@ -347,6 +374,7 @@ impl ExpertCache {
 
     fn complete(&mut self, completion: Completion) -> Result<(), ResidencyError> {
         let key = key_of(completion.ticket);
+        let guessed = self.hints.completed(key);
         match completion.result {
             Ok(loaded) => match self.arrange(key, loaded) {
                 Ok(loaded) => {
@@ -364,10 +392,25 @@ impl ExpertCache {
                     Err(ResidencyError::Arrange { layer, expert: key.expert, message })
                 }
             },
+            Err(failed) if matches!(failed.error.failure, Failure::Cancelled) => {
+                self.pool.give_back(failed.buffer);
+                match self.machine.awaited(key) {
+                    // Called off, and then needed after all. The machine's read goes on.
+                    true => self.load(key),
+                    false => self.fail(key),
+                }
+                Ok(())
+            }
             Err(failed) => {
                 self.reads_failed += 1;
                 self.pool.give_back(failed.buffer);
+                let awaited = self.machine.awaited(key);
                 self.fail(key);
+                if guessed && !awaited {
+                    // Who needs it will find out by a read of his own.
+                    tracing::debug!(error = %failed.error, "a read on a guess failed");
+                    return Ok(());
+                }
                 Err(ResidencyError::Read {
                     layer: key.layer as usize,
                     expert: key.expert,

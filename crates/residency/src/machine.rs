@@ -265,6 +265,11 @@ impl Machine {
         self.slot(key).map_or(SlotState::Free, |slot| slot.state)
     }
 
+    /// Whether the step under way waits for an expert.
+    pub fn awaited(&self, key: Key) -> bool {
+        self.state(key) == SlotState::Loading && self.slot(key).is_some_and(|slot| slot.role != Role::Outside)
+    }
+
     /// Leases of an expert that are out.
     pub fn leases(&self, key: Key) -> u32 {
         self.slot(key).map_or(0, |slot| slot.leases)
@@ -353,6 +358,10 @@ impl Machine {
             self.hand_out(key, commands);
         }
         self.refresh(key);
+        if !wanted {
+            // A slot that the step under way may have.
+            self.issue_pending(commands);
+        }
     }
 
     fn failed(&mut self, key: Key) {
@@ -361,8 +370,9 @@ impl Machine {
             return;
         }
         slot.state = SlotState::Free;
-        slot.unproven = false;
+        let unproven = std::mem::take(&mut slot.unproven);
         let wanted = slot.role != Role::Outside;
+        self.counts.prefetches_wasted += u64::from(unproven);
         self.shrink(key.layer);
         if let (true, Some(step)) = (wanted, &mut self.step) {
             step.failed = true;

@@ -3,15 +3,26 @@
 //! A guess changes no answer: it may keep an expert in memory ([`crate::Evict::expects`]) or have it read early
 //! ([`crate::Event::Prefetch`]). Predictors must be deterministic.
 
+mod calibrated;
+mod gate_ahead;
+mod learned;
 mod prev_token;
 mod trajectory;
 
+pub use calibrated::Calibrated;
+pub use gate_ahead::GateAhead;
+pub use learned::Learned;
 pub use prev_token::PrevToken;
 pub use trajectory::Trajectory;
 
-/// Names that [`by_name`] knows, `none` apart. Guesses from draft tokens are simulated by `calypte-replay`; predictors that
-/// need the model's gates and hidden states belong here when the engine hands these out.
-pub const NAMES: &[&str] = &["prev_token", "trajectory"];
+/// Names that [`by_name`] knows, `none` apart. Guesses from draft tokens are simulated by `calypte-replay`.
+pub const NAMES: &[&str] = &["prev_token", "trajectory", "gate_ahead", "learned"];
+
+/// Those of [`NAMES`] that guess from routing alone; the others need a running model.
+pub const OF_ROUTING: &[&str] = &["prev_token", "trajectory"];
+
+/// The predictor of the engine.
+pub const DEFAULT: &str = "gate_ahead";
 
 /// One expert that is expected.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,8 +42,38 @@ pub struct Routed<'a> {
     pub layer: u32,
     /// Experts of the last row of the step, best first.
     pub experts: &'a [u32],
-    /// The router's input, `[hidden]`, if whoever tells has it; traces of ids do not.
-    pub router_input: Option<&'a [f32]>,
+    /// What the router saw and said, if whoever tells has it; traces of ids do not.
+    pub inside: Option<Inside<'a>>,
+}
+
+/// What only a running model knows of the last row of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Inside<'a> {
+    /// The residual stream before the layer's mixture, `[hidden]`.
+    pub residual: &'a [f32],
+    /// What the router made of it, `[experts]`, before any score function and without a bias for selection.
+    pub logits: &'a [f32],
+}
+
+/// The routers of a running model, for predictors that run them early.
+pub trait Gates {
+    /// The logits that the router of MoE layer `layer` would give, `[experts]`, if the residual stream `[hidden]` came before it as it
+    /// is.
+    fn logits(&mut self, layer: u32, residual: &[f32], logits: &mut Vec<f32>);
+
+    /// The experts that it would choose by these logits, best first.
+    fn choose(&mut self, layer: u32, logits: &[f32], experts: &mut Vec<u32>);
+}
+
+/// Where there are no routers: every layer chooses nothing.
+impl Gates for () {
+    fn logits(&mut self, _layer: u32, _residual: &[f32], logits: &mut Vec<f32>) {
+        logits.clear();
+    }
+
+    fn choose(&mut self, _layer: u32, _logits: &[f32], experts: &mut Vec<u32>) {
+        experts.clear();
+    }
 }
 
 /// A predictor of routing, over all layers of a model.
@@ -48,7 +89,7 @@ pub trait Predict: Send {
 
     /// Appends the experts of `layer` that are expected when the token `tokens_ahead` after the last one observed gets there,
     /// likeliest first, each at most once. With 0 for `tokens_ahead`, `layer` is one that the token has still to reach.
-    fn predict(&mut self, layer: u32, tokens_ahead: u32, out: &mut Vec<Guess>);
+    fn predict(&mut self, layer: u32, tokens_ahead: u32, gates: &mut dyn Gates, out: &mut Vec<Guess>);
 }
 
 /// The predictor called `name` with its default parameters, or `None` when there is none of that name (see [`NAMES`]).
@@ -56,6 +97,8 @@ pub fn by_name(name: &str) -> Option<Box<dyn Predict>> {
     match name {
         "prev_token" => Some(Box::<PrevToken>::default()),
         "trajectory" => Some(Box::<Trajectory>::default()),
+        "gate_ahead" => Some(Box::<GateAhead>::default()),
+        "learned" => Some(Box::<Learned>::default()),
         _ => None,
     }
 }

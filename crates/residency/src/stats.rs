@@ -16,7 +16,7 @@ pub struct MachineCounts {
     pub prefetches: u64,
     /// Those of them that a step asked for while they had their slot, in memory or still on their way.
     pub prefetches_used: u64,
-    /// Those of them that lost their slot before.
+    /// Those of them that lost their slot before, or were never read.
     pub prefetches_wasted: u64,
 }
 
@@ -42,6 +42,18 @@ pub struct CacheStats {
     /// Time during which nothing was left to compute and a read had to be waited for, in nanoseconds. 0 where the
     /// platform has no clock.
     pub wait_ns: u64,
+    /// Experts that were expected in steps that have begun.
+    pub guesses: u64,
+    /// Those of them that the steps needed.
+    pub guesses_right: u64,
+    /// Experts that these steps needed in all.
+    pub guesses_needed: u64,
+    /// Reads begun on a guess.
+    pub prefetches: u64,
+    /// Those of them that a step asked for while they had their slot, in memory or still on their way.
+    pub prefetches_used: u64,
+    /// Those of them that lost their slot before, or were called off.
+    pub prefetches_wasted: u64,
 }
 
 impl CacheStats {
@@ -49,5 +61,15 @@ impl CacheStats {
     pub fn hit_rate(&self) -> Option<f64> {
         let asked = self.hits + self.misses;
         (asked > 0).then(|| self.hits as f64 / asked as f64)
+    }
+
+    /// Share of what steps needed that had been expected, 0 to 1; `None` when nothing was.
+    pub fn recall(&self) -> Option<f64> {
+        (self.guesses_needed > 0).then(|| self.guesses_right as f64 / self.guesses_needed as f64)
+    }
+
+    /// Share of what was expected that was needed, 0 to 1; `None` when nothing was.
+    pub fn precision(&self) -> Option<f64> {
+        (self.guesses > 0).then(|| self.guesses_right as f64 / self.guesses as f64)
     }
 }

@@ -43,13 +43,13 @@ fn check(tokens: &[Token], from: usize) {
     let mut search = Trajectory::default();
     for (now, token) in tokens.iter().enumerate() {
         for layer in 0..LAYERS {
-            search.observe(&Routed { layer, experts: &token[layer as usize], router_input: None });
+            search.observe(&Routed { layer, experts: &token[layer as usize], inside: None });
             if now < from {
                 continue;
             }
             for (target, ahead) in [((layer + 1) % LAYERS, 0), (layer, 1), (0, 2)] {
                 let mut guesses: Vec<Guess> = Vec::new();
-                search.predict(target, ahead, &mut guesses);
+                search.predict(target, ahead, &mut (), &mut guesses);
                 assert!(guesses.iter().all(|guess| guess.tokens_ahead == ahead));
                 let got: Vec<(u32, f32)> = guesses.iter().map(|g| (g.expert, g.probability)).collect();
                 let want = naive(tokens, now, layer, target, ahead as usize);
@@ -89,10 +89,10 @@ fn trajectory_forgets_the_oldest() {
 fn prev_token_guesses_what_was_used() {
     let mut predictor = by_name("prev_token").expect("a predictor");
     let mut guess = |experts: &[u32]| {
-        predictor.observe(&Routed { layer: 0, experts, router_input: None });
+        predictor.observe(&Routed { layer: 0, experts, inside: None });
         let mut guesses = Vec::new();
-        predictor.predict(0, 1, &mut guesses);
-        predictor.predict(0, 2, &mut guesses);
+        predictor.predict(0, 1, &mut (), &mut guesses);
+        predictor.predict(0, 2, &mut (), &mut guesses);
         guesses
     };
     assert_eq!(guess(&[3, 1]).iter().map(|g| g.expert).collect::<Vec<_>>(), [3, 1]);
@@ -105,5 +105,5 @@ fn every_name_is_known() {
     for name in NAMES {
         assert_eq!(by_name(name).map(|predictor| predictor.name()), Some(*name));
     }
-    assert!(by_name("gate_ahead").is_none(), "not here yet");
+    assert!(by_name("none").is_none());
 }

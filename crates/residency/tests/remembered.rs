@@ -106,9 +106,9 @@ proptest! {
                 let (visits, likely) = (&mut visits[layer as usize], &mut probabilities[layer as usize]);
                 union.iter().for_each(|&expert| visits[expert as usize] += 1);
                 if union.len() == TOP_K {
-                    search.observe(&Routed { layer, experts: union, router_input: None });
+                    search.observe(&Routed { layer, experts: union, inside: None });
                     let mut guesses = Vec::new();
-                    search.predict(layer, 0, &mut guesses);
+                    search.predict(layer, 0, &mut (), &mut guesses);
                     likely.fill(0.0);
                     guesses.iter().for_each(|guess| likely[guess.expert as usize] = guess.probability);
                 }

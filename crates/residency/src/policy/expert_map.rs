@@ -50,10 +50,10 @@ impl Evict for ExpertMap {
         }
         let mut experts = union.to_vec();
         experts.sort_unstable();
-        self.search.observe(&Routed { layer, experts: &experts, router_input: None });
+        self.search.observe(&Routed { layer, experts: &experts, inside: None });
         self.guesses.clear();
         // Not a guess of what comes: where the tokens most like this one went in the layer that it is in.
-        self.search.predict(layer, 0, &mut self.guesses);
+        self.search.predict(layer, 0, &mut (), &mut self.guesses);
         self.probability.reset(layer);
         for guess in &self.guesses {
             *self.probability.get_mut(Key { layer, expert: guess.expert }) = guess.probability;

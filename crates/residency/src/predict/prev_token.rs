@@ -1,7 +1,7 @@
 //! What the previous token used, the next one uses again: the guess that costs nothing. Every trace study reports its recall
 //! (0.35 to 0.47 for the models of today), and better predictors have to beat it.
 
-use super::{Guess, Predict, Routed};
+use super::{Gates, Guess, Predict, Routed};
 use crate::per_expert::grown;
 
 /// Share by which the measured probability follows each new observation.
@@ -36,7 +36,7 @@ impl Predict for PrevToken {
         layer.experts.extend_from_slice(routed.experts);
     }
 
-    fn predict(&mut self, layer: u32, tokens_ahead: u32, out: &mut Vec<Guess>) {
+    fn predict(&mut self, layer: u32, tokens_ahead: u32, _gates: &mut dyn Gates, out: &mut Vec<Guess>) {
         // It knows nothing about tokens that are farther away.
         if tokens_ahead > 1 {
             return;

@@ -6,7 +6,7 @@
 //! store is a ring of the latest tokens instead of one that drops what is redundant: trace tables are bound to their
 //! domain, and the latest tokens are of the right one.
 
-use super::{Guess, Predict, Routed};
+use super::{Gates, Guess, Predict, Routed};
 use crate::per_expert::grown;
 
 /// Maps in the store, as in the paper.
@@ -116,7 +116,7 @@ impl Predict for Trajectory {
         }
     }
 
-    fn predict(&mut self, layer: u32, tokens_ahead: u32, out: &mut Vec<Guess>) {
+    fn predict(&mut self, layer: u32, tokens_ahead: u32, _gates: &mut dyn Gates, out: &mut Vec<Guess>) {
         self.find_voters();
         let mut votes = std::mem::take(&mut self.votes);
         votes.fill(0);

@@ -1,0 +1,98 @@
+//! Guessing while the model runs: what a predictor is told, and what is done with what it says.
+//!
+//! Guesses decide when experts are read, never which are used: the router of a layer decides that when its time comes.
+
+use calypte_kernels::Activations;
+use calypte_residency::ExpertCache;
+use calypte_residency::predict::{Calibrated, Gates, Guess, Inside, Predict, Routed};
+
+use crate::Compute;
+use crate::moe::{MoeBlock, MoeScratch};
+
+/// A predictor at work, with how it is used.
+#[derive(Default)]
+pub struct Lookahead {
+    predictor: Option<Calibrated>,
+    /// Layers ahead for which it is asked.
+    layers: usize,
+    /// Whether experts are read on its guesses, or only kept.
+    read: bool,
+    guesses: Vec<Guess>,
+    normed: Activations,
+    logits: Vec<f32>,
+}
+
+/// The routers of a model, on the residual stream as it is.
+struct ModelGates<'a> {
+    compute: &'a Compute<'a>,
+    /// Of all mixtures, in order.
+    blocks: &'a [(&'a [f32], &'a MoeBlock)],
+    eps: f32,
+    normed: &'a mut Activations,
+    logits: &'a mut Vec<f32>,
+}
+
+impl Gates for ModelGates<'_> {
+    fn logits(&mut self, layer: u32, residual: &[f32], logits: &mut Vec<f32>) {
+        logits.clear();
+        let Some((norm, block)) = self.blocks.get(layer as usize) else { return };
+        let ModelGates { compute, eps, normed, .. } = self;
+        compute.rms_norm(residual, norm, *eps, normed.fill(1, residual.len()));
+        block.logits(compute, normed, logits);
+    }
+
+    fn choose(&mut self, layer: u32, logits: &[f32], experts: &mut Vec<u32>) {
+        experts.clear();
+        let Some((_, block)) = self.blocks.get(layer as usize) else { return };
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
+        experts.extend(block.choose(self.logits));
+    }
+}
+
+impl Lookahead {
+    /// Asks `predictor` for as many layers ahead. With `read`, experts are read on its guesses.
+    pub fn new(predictor: Box<dyn Predict>, layers: usize, read: bool) -> Lookahead {
+        Lookahead { predictor: Some(Calibrated::new(predictor)), layers, read, ..Lookahead::default() }
+    }
+
+    /// What comes has nothing to do with what was.
+    pub fn sequence_begins(&mut self) {
+        if let Some(predictor) = &mut self.predictor {
+            predictor.sequence_begins();
+        }
+    }
+
+    /// The mixture of `block` was routed and its reads are under way; `residual` is the stream before it, `[rows, hidden]`, and
+    /// `blocks` are all mixtures with their norms. Guesses for the layers ahead if the step has one row: of a prompt's many rows
+    /// each layer needs nearly everything anyway.
+    pub(crate) fn routed(
+        &mut self,
+        compute: &Compute<'_>,
+        block: &MoeBlock,
+        blocks: &[(&[f32], &MoeBlock)],
+        eps: f32,
+        residual: &[f32],
+        rows: usize,
+        scratch: &MoeScratch,
+        experts: &mut ExpertCache,
+    ) {
+        let Lookahead { predictor: Some(predictor), layers, read, guesses, normed, logits } = self else {
+            return;
+        };
+        let layer = block.number_in_cache();
+        let last = &residual[residual.len() - residual.len() / rows..];
+        let (chosen, of_router) = scratch.last_routed();
+        let inside = Some(Inside { residual: last, logits: of_router });
+        predictor.observe(&Routed { layer: layer as u32, experts: chosen, inside });
+        if rows > 1 {
+            return;
+        }
+        let mut gates = ModelGates { compute, blocks, eps, normed, logits };
+        for target in (layer + 1..blocks.len()).take(*layers) {
+            guesses.clear();
+            predictor.predict(target as u32, 0, &mut gates, guesses);
+            experts.expect(target, guesses, *read);
+        }
+    }
+}

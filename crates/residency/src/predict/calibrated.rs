@@ -1,0 +1,75 @@
+//! How often a predictor is right, measured as it goes: the account that says whether its guesses pay.
+
+use super::{Gates, Guess, Predict, Routed};
+use crate::per_expert::grown;
+
+/// Share by which the measured probability follows each new judgement: half of it is forgotten after about 44 tokens.
+const RATE: f32 = 1.0 / 64.0;
+/// What a guess is believed to be worth before it was ever judged.
+const PROBABILITY_AT_FIRST: f32 = 0.5;
+
+/// A predictor whose guesses carry the share of times that guesses of the same layer and rank were right. One that does not pay is
+/// soon not believed, and is believed again when it is right again: it goes on guessing, which costs next to nothing, since nobody
+/// reads for it.
+pub struct Calibrated {
+    predictor: Box<dyn Predict>,
+    layers: Vec<Layer>,
+}
+
+#[derive(Debug, Default)]
+struct Layer {
+    /// Guessed for the token under way, best first.
+    guessed: Vec<u32>,
+    /// Per rank.
+    right: Vec<f32>,
+}
+
+impl std::fmt::Debug for Calibrated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Calibrated").field(&self.predictor.name()).finish()
+    }
+}
+
+impl Calibrated {
+    /// Watches a predictor.
+    pub fn new(predictor: Box<dyn Predict>) -> Calibrated {
+        Calibrated { predictor, layers: Vec::new() }
+    }
+}
+
+impl Predict for Calibrated {
+    fn name(&self) -> &'static str {
+        self.predictor.name()
+    }
+
+    fn sequence_begins(&mut self) {
+        self.layers.iter_mut().for_each(|layer| layer.guessed.clear());
+        self.predictor.sequence_begins();
+    }
+
+    fn observe(&mut self, routed: &Routed<'_>) {
+        let Layer { guessed, right } = grown(&mut self.layers, routed.layer);
+        for (rank, expert) in guessed.drain(..).enumerate() {
+            if rank == right.len() {
+                right.push(PROBABILITY_AT_FIRST);
+            }
+            let now = f32::from(u8::from(routed.experts.contains(&expert)));
+            right[rank] += (now - right[rank]) * RATE;
+        }
+        self.predictor.observe(routed);
+    }
+
+    fn predict(&mut self, layer: u32, tokens_ahead: u32, gates: &mut dyn Gates, out: &mut Vec<Guess>) {
+        let before = out.len();
+        self.predictor.predict(layer, tokens_ahead, gates, out);
+        if tokens_ahead > 0 {
+            return;
+        }
+        let Layer { guessed, right } = grown(&mut self.layers, layer);
+        guessed.clear();
+        for (rank, guess) in out[before..].iter_mut().enumerate() {
+            guess.probability = right.get(rank).copied().unwrap_or(PROBABILITY_AT_FIRST);
+            guessed.push(guess.expert);
+        }
+    }
+}
