@@ -199,3 +199,41 @@ fn s3fifo_lets_what_passes_once_pass() {
     use_(&mut policy, 0, false);
     assert_eq!(policy.victim(&[0]), Some(key(3)), "0 was used meanwhile");
 }
+
+/// Whether a read lands before or after another expert of the step goes, the same experts are remembered.
+#[test]
+fn s3fifo_remembers_whatever_the_order_of_reads() {
+    let victims = |lands_first: bool| {
+        let mut policy = S3Fifo::default();
+        let key = |expert| Key { layer: 0, expert };
+        let enter = |policy: &mut S3Fifo, expert| {
+            policy.inserted(key(expert));
+            policy.unpinned(key(expert));
+        };
+        policy.touched(key(0), 1);
+        enter(&mut policy, 0);
+        policy.touched(key(1), 2);
+        match lands_first {
+            true => {
+                enter(&mut policy, 1);
+                policy.evicted(key(0));
+            }
+            false => {
+                policy.evicted(key(0));
+                enter(&mut policy, 1);
+            }
+        }
+        for (expert, step) in [(0, 3), (2, 4)] {
+            policy.touched(key(expert), step);
+            enter(&mut policy, expert);
+        }
+        let mut victims = Vec::new();
+        while let Some(victim) = policy.victim(&[0]) {
+            policy.evicted(victim);
+            victims.push(victim.expert);
+        }
+        victims
+    };
+    assert_eq!(victims(true), [1, 2, 0], "0 was remembered: it is in the main queue");
+    assert_eq!(victims(false), victims(true));
+}

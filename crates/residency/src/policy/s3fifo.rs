@@ -117,6 +117,12 @@ impl Evict for S3Fifo {
         let layer = grown(&mut self.layers, key.layer);
         if layer.step < step {
             (layer.step, layer.moved) = (step, 0);
+            // The ghost queue remembers as many as the cache holds (the main queue's size in the paper). Within a step,
+            // how many that are depends on which reads have landed.
+            while layer.ghosts.len() > layer.small + layer.main {
+                let Some((_, expert)) = layer.ghosts.pop_first() else { break };
+                self.entries.get_mut(Key { layer: key.layer, expert }).ghost = None;
+            }
         }
         let entry = self.entries.get_mut(key);
         entry.last_step = step;
@@ -154,11 +160,6 @@ impl Evict for S3Fifo {
                 entry.ghost = Some(place);
                 layer.ghosts.insert((place, key.expert));
             }
-        }
-        // The ghost queue remembers as many as the cache holds (the main queue's size in the paper).
-        while layer.ghosts.len() > layer.small + layer.main {
-            let Some((_, expert)) = layer.ghosts.pop_first() else { break };
-            self.entries.get_mut(Key { layer: key.layer, expert }).ghost = None;
         }
     }
 
