@@ -31,7 +31,7 @@ pub enum Memory {
 pub struct Setting {
     /// A name of [`policy::NAMES`] with or without parameters (see [`policy::by_name`]), or of [`CLAIRVOYANT`].
     pub policy: String,
-    /// A name of [`predict::NAMES`] or [`SIMULATED`]. `draft_tokens` takes parameters: `draft_tokens:4:70:90` is a window of
+    /// A name of [`predict::OF_ROUTING`] or [`SIMULATED`]. `draft_tokens` takes parameters: `draft_tokens:4:70:90` is a window of
     /// four tokens, an acceptance of 70 % and an accuracy of 90 %.
     pub predictor: String,
     /// Memory for experts.
@@ -55,7 +55,7 @@ pub enum ReplayError {
     #[error(
         "no predictor is called {0:?}; there are {known}, and draft_tokens takes a window of 1 to {DRAFT_WINDOW_MAX} tokens, \
          an acceptance and an accuracy in percent",
-        known = names(SIMULATED, predict::NAMES)
+        known = names(SIMULATED, predict::OF_ROUTING)
     )]
     Predictor(String),
     /// The memory is too small.
@@ -153,7 +153,9 @@ fn predictor(trace: &Arc<Trace>, spec: &str) -> Result<Option<Asked>, ReplayErro
         return Ok(None);
     }
     let Some(parameters) = spec.strip_prefix("draft_tokens") else {
-        let found = predict::by_name(spec).ok_or_else(unknown)?;
+        // The others need a running model.
+        let of_routing = predict::OF_ROUTING.contains(&spec).then(|| predict::by_name(spec)).flatten();
+        let found = of_routing.ok_or_else(unknown)?;
         return Ok(Some((found, HORIZON_TOKENS)));
     };
     let draft = draft(parameters).ok_or_else(unknown)?;

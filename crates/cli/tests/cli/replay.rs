@@ -26,7 +26,8 @@ fn a_replay_of_a_run_has_its_hits() {
     let dir = tempfile::tempdir().expect("a directory");
     let trace = dir.path().join("run.trace");
     for more in ["--prefill-chunk 1", "--prefill-chunk 3", ""] {
-        let ran = record(&trace, more);
+        // What is read on guesses depends on how fast the disk is.
+        let ran = record(&trace, &format!("--predictor none {more}"));
         // The last token generated is never computed.
         assert_eq!(ran["tokens"], 47, "{ran}");
         assert!(ran["expert_hits"].as_u64() > Some(0) && ran["evictions"].as_u64() > Some(0), "{ran}");
