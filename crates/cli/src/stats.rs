@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use calypte_engine::size::human;
-use calypte_engine::{Engine, Outcome, Stats};
+use calypte_engine::{CacheStats, Engine, Outcome, Stats};
 use serde_json::{Value, json};
 
 use crate::output::{three_digits, time};
@@ -39,16 +39,14 @@ fn experts(s: &Stats, engine: &Engine) -> String {
         Some(reason) => format!("{} ({reason})", s.io),
         None => s.io.to_string(),
     };
-    let asked = s.expert_hits + s.expert_misses;
-    if asked == 0 {
-        return format!("no experts, {io}");
-    }
+    let experts = &s.experts;
+    let Some(hit_rate) = experts.hit_rate() else { return format!("no experts, {io}") };
     format!(
         "experts {} hits, {} misses ({:.1} % hits), {} read by {io}",
-        s.expert_hits,
-        s.expert_misses,
-        s.expert_hits as f64 / asked as f64 * 100.0,
-        human(s.bytes_read),
+        experts.hits,
+        experts.misses,
+        hit_rate * 100.0,
+        human(experts.bytes_read),
     )
 }
 
@@ -58,9 +56,10 @@ pub fn json(stats: &Stats, engine: &Engine, seed: u64) -> Value {
         "prefill_tok_s": stats.prefill_tok_s(),
         "decode_tok_s": stats.decode_tok_s(),
         "ttft_ms": stats.first_token.as_secs_f64() * 1e3,
-        "expert_hits": stats.expert_hits,
-        "expert_misses": stats.expert_misses,
-        "bytes_read": stats.bytes_read,
+        "expert_hits": stats.experts.hits,
+        "expert_misses": stats.experts.misses,
+        "bytes_read": stats.experts.bytes_read,
+        "decode": of_cache(&stats.experts_decode),
         "io": stats.io.to_string(),
         "peak_rss_bytes": stats.peak_rss_bytes,
         "io_fallback": engine.io_fallback_reason(),
@@ -68,5 +67,21 @@ pub fn json(stats: &Stats, engine: &Engine, seed: u64) -> Value {
         "expert_cache_bytes": engine.budget().expert_bytes,
         "isa": engine.isa().name(),
         "seed": seed,
+    })
+}
+
+/// What the cache did, for machines.
+fn of_cache(stats: &CacheStats) -> Value {
+    json!({
+        "expert_hits": stats.hits,
+        "expert_misses": stats.misses,
+        "hit_rate": stats.hit_rate(),
+        "bytes_read": stats.bytes_read,
+        "wait_ms": stats.wait_ns as f64 / 1e6,
+        "recall": stats.recall(),
+        "precision": stats.precision(),
+        "prefetches": stats.prefetches,
+        "prefetches_used": stats.prefetches_used,
+        "prefetches_wasted": stats.prefetches_wasted,
     })
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use calypte_disk::IoMode;
 use calypte_model::Observer;
+use calypte_residency::CacheStats;
 use calypte_text::{StopMatcher, Utf8Stream};
 
 use crate::memory::peak_rss_bytes;
@@ -92,12 +93,10 @@ pub struct Stats {
     pub decode: Duration,
     /// From the request to the first token.
     pub first_token: Duration,
-    /// Experts that were in memory when needed.
-    pub expert_hits: u64,
-    /// Experts that had to be read.
-    pub expert_misses: u64,
-    /// Bytes read for them, alignment included.
-    pub bytes_read: u64,
+    /// What the expert cache did, all in all.
+    pub experts: CacheStats,
+    /// What of it it did after the first token.
+    pub experts_decode: CacheStats,
     /// How they were read.
     pub io: IoMode,
     /// Highest resident size of the process.
@@ -198,6 +197,7 @@ impl Engine {
         let prefilled = self.prefill(session, prompt, &mut progress, observer, cancelled);
         let prefill = start.elapsed();
         let mut first_token = prefill;
+        let prefilled_stats = self.cache_stats();
         let stop = match prefilled {
             Ok(()) => loop {
                 if ids.len() == generation.tokens_max {
@@ -237,9 +237,8 @@ impl Engine {
                 decode_tokens: ids.len().saturating_sub(1),
                 decode: total.saturating_sub(first_token),
                 first_token,
-                expert_hits: after.hits - before.hits,
-                expert_misses: after.misses - before.misses,
-                bytes_read: after.bytes_read - before.bytes_read,
+                experts: after.since(&before),
+                experts_decode: after.since(&prefilled_stats),
                 io: self.io(),
                 peak_rss_bytes: peak_rss_bytes(),
             },

@@ -26,7 +26,7 @@ pub use calypte_disk::{DiskOptions, IoMode};
 pub use calypte_kernels::attention::KvType;
 pub use calypte_kernels::{Isa, Precision, UnknownIsa};
 pub use calypte_model::Observer;
-pub use calypte_residency::{Evict, LayerSize};
+pub use calypte_residency::{CacheStats, Evict, LayerSize};
 pub use calypte_text as text;
 
 pub use engine::{Engine, Opening};

@@ -101,7 +101,7 @@ fn the_bundled_model_says_the_same_from_disk_as_from_memory() {
             engine.tokenizer().and_then(|t| Ok(t.encode("It was a bright cold morning", Specials::Plain)?));
         let (_, outcome) = greedy(&mut engine, &prompt.expect("ids"), 100);
         texts.push(outcome.text);
-        misses.push(outcome.stats.expert_misses);
+        misses.push(outcome.stats.experts.misses);
     }
     assert_eq!(texts[0], texts[1]);
     assert!(texts[0].len() > 200, "{}", texts[0]);

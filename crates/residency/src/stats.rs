@@ -57,6 +57,27 @@ pub struct CacheStats {
 }
 
 impl CacheStats {
+    /// What was done after `before` was counted, if there was no reset between.
+    pub fn since(&self, before: &CacheStats) -> CacheStats {
+        CacheStats {
+            steps: self.steps - before.steps,
+            hits: self.hits - before.hits,
+            misses: self.misses - before.misses,
+            evictions: self.evictions - before.evictions,
+            reads_failed: self.reads_failed - before.reads_failed,
+            buffers_allocated: self.buffers_allocated - before.buffers_allocated,
+            bytes_read: self.bytes_read - before.bytes_read,
+            bytes_useful: self.bytes_useful - before.bytes_useful,
+            wait_ns: self.wait_ns - before.wait_ns,
+            guesses: self.guesses - before.guesses,
+            guesses_right: self.guesses_right - before.guesses_right,
+            guesses_needed: self.guesses_needed - before.guesses_needed,
+            prefetches: self.prefetches - before.prefetches,
+            prefetches_used: self.prefetches_used - before.prefetches_used,
+            prefetches_wasted: self.prefetches_wasted - before.prefetches_wasted,
+        }
+    }
+
     /// Hits as a share of all experts asked for, 0 to 1; `None` before the first one.
     pub fn hit_rate(&self) -> Option<f64> {
         let asked = self.hits + self.misses;
