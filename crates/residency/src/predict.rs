@@ -22,7 +22,7 @@ pub const NAMES: &[&str] = &["prev_token", "trajectory", "gate_ahead", "learned"
 pub const OF_ROUTING: &[&str] = &["prev_token", "trajectory"];
 
 /// The predictor of the engine.
-pub const DEFAULT: &str = "gate_ahead";
+pub const DEFAULT: &str = "learned";
 
 /// One expert that is expected.
 #[derive(Clone, Copy, Debug, PartialEq)]

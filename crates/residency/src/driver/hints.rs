@@ -8,7 +8,7 @@ use crate::{Event, Key, SlotState};
 
 /// A guess that is less likely than this is not read for. What it costs is a resident of little worth, and the disk for as long as
 /// nobody else wants it; what it gains is a read that somebody would wait for.
-const READ_PROBABILITY_MIN: f32 = 0.4;
+const READ_PROBABILITY_MIN: f32 = 0.5;
 
 /// What was guessed and not judged so far.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use crate::LayerSize;
 use crate::per_expert::grown;
 
 /// Hidden units of a layer's network.
-const UNITS: usize = 32;
+const UNITS: usize = 16;
 /// Share of an error that one step takes back: of the output weights, of the input weights, of the biases.
 const RATE_OUT: f32 = 0.2;
 const RATE_IN: f32 = 0.2;
