@@ -1,7 +1,7 @@
 //! One answer: how a model is run never changes a bit of what it says.
 //!
 //! The logits of a prompt have one SHA-256 digest whatever the size of the expert cache, the number of threads, the size of
-//! the prefill steps and the way bytes are read.
+//! the prefill steps, the way bytes are read, who is kept and what is read on guesses.
 
 mod common;
 
@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use calypte_engine::{Engine, IoMode, KvType, Options, Size};
+use calypte_residency::{policy, predict};
 use common::{Expected, fixtures, greedy, never};
 
 const CACHES: [Size; 3] = [Size::Min, Size::Percent(50.0), Size::All];
@@ -115,6 +116,39 @@ fn every_family() {
             }
         }
     }
+}
+
+/// Every policy, and every predictor with and without reads on its guesses, one and two layers ahead.
+#[test]
+fn policies_and_predictors() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/anna/anna-q8_0.gguf");
+    let prompt: Vec<u32> = (0..40).map(|i| 300 + i * 37 % 2000).collect();
+    let want = answer(&model, &prompt, &options(Size::All, 1, 256, IoMode::Memory));
+    let check = |policy: &str, predictor: &str, prefetch, io| {
+        let options = Options {
+            policy: policy.parse().unwrap_or_else(|e| panic!("{policy}: {e}")),
+            predictor: predictor.parse().unwrap_or_else(|e| panic!("{predictor}: {e}")),
+            prefetch,
+            // Steps of one row are those that guess.
+            ..options(Size::Percent(40.0), 2, 1, io)
+        };
+        let got = answer(&model, &prompt, &options);
+        let case = format!("{policy}, {predictor}, prefetch {prefetch}, {io:?}");
+        assert!(got.0 == want.0, "{case}: other logits");
+        assert_eq!(got.1, want.1, "{case}: other ids");
+    };
+    for policy in policy::NAMES {
+        check(policy, "learned", true, IoMode::UringDirect);
+    }
+    for predictor in predict::NAMES {
+        for (ahead, io) in [("", IoMode::PreadBuffered), (":2", IoMode::PreadDirect), (":2", IoMode::Memory)]
+        {
+            for prefetch in [true, false] {
+                check(policy::DEFAULT, &format!("{predictor}{ahead}"), prefetch, io);
+            }
+        }
+    }
+    check(policy::DEFAULT, "none", true, IoMode::UringDirect);
 }
 
 /// More tokens than attention selects, in steps that are larger than what a task takes.

@@ -1,6 +1,8 @@
 //! Predictors against the plain definition of what they guess.
 
-use calypte_residency::predict::{Guess, NAMES, Predict, Routed, Trajectory, by_name};
+use calypte_residency::predict::{
+    Calibrated, Gates, Guess, Inside, NAMES, Predict, Routed, Trajectory, by_name,
+};
 use proptest::prelude::*;
 
 const LAYERS: u32 = 3;
@@ -106,4 +108,110 @@ fn every_name_is_known() {
         assert_eq!(by_name(name).map(|predictor| predictor.name()), Some(*name));
     }
     assert!(by_name("none").is_none());
+}
+
+const HIDDEN: usize = 24;
+const EXPERTS: usize = 16;
+
+/// Routers of two layers, and what the first layer's mixture really does to the stream, which no router knows.
+struct Toy {
+    router: Vec<[f32; HIDDEN]>,
+    mixture: Vec<[f32; HIDDEN]>,
+}
+
+fn noise(seed: usize) -> impl FnMut() -> f32 {
+    let mut state = seed as u64 * 2 + 1;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
+
+impl Toy {
+    fn new() -> Toy {
+        let mut noise = noise(7);
+        let mut rows = |n, size: f32| (0..n).map(|_| std::array::from_fn(|_| noise() * size)).collect();
+        Toy { router: rows(EXPERTS, 1.0), mixture: rows(HIDDEN, 0.35) }
+    }
+
+    fn times(rows: &[[f32; HIDDEN]], x: &[f32]) -> Vec<f32> {
+        rows.iter().map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
+    }
+
+    fn best(logits: &[f32]) -> Vec<u32> {
+        let mut experts: Vec<u32> = (0..logits.len() as u32).collect();
+        experts.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+        experts.truncate(4);
+        experts
+    }
+}
+
+impl Gates for Toy {
+    fn logits(&mut self, _layer: u32, residual: &[f32], logits: &mut Vec<f32>) {
+        *logits = Toy::times(&self.router, residual);
+    }
+
+    fn choose(&mut self, _layer: u32, logits: &[f32], experts: &mut Vec<u32>) {
+        *experts = Toy::best(logits);
+    }
+}
+
+/// Recall of a predictor over tokens `from ..` of a stream of noise.
+fn recall(name: &str, tokens: usize, from: usize) -> f32 {
+    let mut toy = Toy::new();
+    let mut predictor = Calibrated::new(by_name(name).expect("a predictor"));
+    let (mut noise, mut right, mut needed) = (noise(3), 0, 0);
+    for token in 0..tokens {
+        let residual: Vec<f32> = (0..HIDDEN).map(|_| noise()).collect();
+        let inside = Some(Inside { residual: &residual, logits: &[0.0; EXPERTS] });
+        predictor.observe(&Routed { layer: 0, experts: &[0, 1, 2, 3], inside });
+        let mut guesses = Vec::new();
+        predictor.predict(1, 0, &mut toy, &mut guesses);
+        // What the layer adds bends the stream, in a way that can be learned.
+        let after: Vec<f32> =
+            residual.iter().zip(Toy::times(&toy.mixture, &residual)).map(|(r, m)| r + m).collect();
+        let logits = Toy::times(&toy.router, &after);
+        let experts = Toy::best(&logits);
+        if token >= from {
+            right += guesses.iter().filter(|guess| experts.contains(&guess.expert)).count();
+            needed += experts.len();
+            let told: f32 = guesses.iter().map(|guess| guess.probability).sum::<f32>() / 4.0;
+            assert!((0.0..=1.0).contains(&told));
+        }
+        let inside = Some(Inside { residual: &after, logits: &logits });
+        predictor.observe(&Routed { layer: 1, experts: &experts, inside });
+    }
+    right as f32 / needed as f32
+}
+
+#[test]
+fn learned_begins_as_the_router_and_gets_better() {
+    let (router, first, later) =
+        (recall("gate_ahead", 3000, 0), recall("learned", 30, 0), recall("learned", 3000, 2000));
+    assert!((first - recall("gate_ahead", 30, 0)).abs() < 0.1, "{first} at first");
+    assert!(later > router + 0.5 * (1.0 - router), "{router} became {later}");
+}
+
+/// A predictor that is wrong is soon not believed, and believed again when it is right.
+#[test]
+fn calibration_follows_what_happens() {
+    let mut predictor = Calibrated::new(by_name("prev_token").expect("a predictor"));
+    let mut believed = |right: bool, tokens: u32| {
+        let mut probability = f32::NAN;
+        for token in 0..tokens {
+            let mut guesses = Vec::new();
+            predictor.predict(0, 0, &mut (), &mut guesses);
+            if let Some(guess) = guesses.first() {
+                probability = guess.probability;
+            }
+            let expert = if right { 1 } else { 2 + token % 2 };
+            predictor.observe(&Routed { layer: 0, experts: &[expert], inside: None });
+        }
+        probability
+    };
+    assert!(believed(true, 300) > 0.95);
+    assert!(believed(false, 300) < 0.05);
+    assert!(believed(true, 300) > 0.95);
 }

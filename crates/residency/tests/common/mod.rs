@@ -108,7 +108,7 @@ pub fn try_step(
     seen.sort_unstable();
     let expected: BTreeSet<u32> = union.iter().copied().collect();
     assert_eq!(seen, expected.into_iter().collect::<Vec<_>>(), "each exactly once");
-    assert_eq!(cache.disk().in_flight(), 0);
+    assert_eq!(cache.disk().demand_in_flight(), 0);
     true
 }
 
@@ -121,6 +121,8 @@ pub struct Script {
     pub fail_one_in: Arc<AtomicUsize>,
     /// First offsets in the order of submission.
     pub submitted: Arc<Mutex<Vec<u64>>>,
+    /// Tickets that were called off, as often as the script chose to obey.
+    pub cancelled: Arc<Mutex<Vec<u64>>>,
 }
 
 /// A disk over the model in memory that completes in random order.
@@ -177,6 +179,21 @@ impl Backend for Scripted {
 
     fn in_flight(&self) -> usize {
         self.held.len()
+    }
+
+    /// Now and then there is something left to call off.
+    fn cancel(&mut self, ticket: u64) -> bool {
+        let obeys = (self.choose)(2) == 0;
+        let at = self.held.iter().position(|held| held.ticket == ticket && held.result.is_ok());
+        let (true, Some(at)) = (obeys, at) else { return false };
+        let Completion { result: Ok(loaded), .. } = self.held.swap_remove(at) else { return false };
+        let mut buffer = loaded.into_buffer();
+        buffer.as_mut_slice().fill(0xBC);
+        let error =
+            DiskError { path: PathBuf::from("model"), offset: 0, len: 1, failure: Failure::Cancelled };
+        self.held.push(Completion { ticket, result: Err(FailedRead { error, buffer }) });
+        self.script.cancelled.lock().unwrap().push(ticket);
+        true
     }
 
     fn mode(&self) -> IoMode {
