@@ -115,14 +115,14 @@ pub fn expert_layers(catalog: &Catalog) -> Vec<LayerExperts> {
 }
 
 /// Memory for what a policy and a predictor learn.
-fn tables_bytes(catalog: &Catalog, layers: &[LayerExperts], disk: &Disk, options: &Options) -> u64 {
+fn tables_bytes(layers: &[LayerExperts], disk: &Disk, options: &Options) -> u64 {
     let of_policy = match options.policy.is_successor() {
         true => Successor::memory_bytes(layers.iter().map(|layer| layer.extents.len())),
         false => 0,
     };
     let sizes: Vec<LayerSize> = layers.iter().map(|layer| layer.size(disk)).collect();
     let of_predictor = match options.predictor.name() {
-        "learned" => Learned::memory_bytes(&sizes, catalog.arch.hidden),
+        "learned" => Learned::memory_bytes(&sizes),
         _ => 0,
     };
     of_policy + of_predictor
@@ -142,7 +142,7 @@ pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budge
             options.context,
             options.threads(),
         ) + arranging_bytes(&layers),
-        program_bytes: PROGRAM_BYTES + tables_bytes(catalog, &layers, disk, options),
+        program_bytes: PROGRAM_BYTES + tables_bytes(&layers, disk, options),
         expert_bytes: 0,
         expert_bytes_floor: ExpertCache::floor_bytes(&layers, disk),
         expert_bytes_whole: ExpertCache::whole_bytes(&layers, disk),
