@@ -38,9 +38,9 @@ pub(crate) fn buffers(requests: usize, capacity: usize) -> Vec<Buffer> {
 }
 
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-pub(crate) fn run<'a>(
+pub(crate) fn run(
     _disk: &mut Disk,
-    _groups: &mut dyn Iterator<Item = &'a Vec<Extent>>,
+    _groups: &mut dyn Iterator<Item = &Vec<Extent>>,
     _duration: Duration,
     _spare: &mut Vec<Buffer>,
 ) -> Bandwidth {
@@ -49,9 +49,9 @@ pub(crate) fn run<'a>(
 
 /// Reads `groups` until `duration` has passed, they end, or one fails, with as many in flight as there are `spare` buffers.
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
-pub(crate) fn run<'a>(
+pub(crate) fn run(
     disk: &mut Disk,
-    groups: &mut dyn Iterator<Item = &'a Vec<Extent>>,
+    groups: &mut dyn Iterator<Item = &Vec<Extent>>,
     duration: Duration,
     spare: &mut Vec<Buffer>,
 ) -> Bandwidth {
