@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::layout::lay_out;
 use crate::probe::{buffers, run};
 use crate::{Buffer, Disk, DiskError, DiskOptions, Extent, IoMode, WeightPath};
 
@@ -17,8 +18,8 @@ pub const SWEEP_MAX: Duration = Duration::from_secs(3);
 /// Time given to one combination in one round.
 const CELL: Duration = Duration::from_millis(40);
 
-/// How often every combination is tried. The best round counts: others use the machine too, and only slow us down.
-const ROUNDS: usize = 2;
+/// How often every combination is tried, in turns. The median counts: others use the device too, and devices have bursts.
+const ROUNDS: usize = 3;
 
 /// Time given to the combination that was chosen, for the figure that is reported.
 const FIGURE: Duration = Duration::from_millis(500);
@@ -26,8 +27,8 @@ const FIGURE: Duration = Duration::from_millis(500);
 /// A shallower queue is preferred while it gives this share of the best rate: reads that come later wait less.
 const RATE_SHARE_MIN: f64 = 0.97;
 
-/// The page cache must be faster than direct reads by this factor to be preferred: what it keeps is memory that the budget
-/// does not know.
+/// The page cache must be faster than direct reads by this factor, and not slower in any round, to be preferred: what it
+/// keeps is memory that the budget does not know.
 const BUFFERED_GAIN_MIN: f64 = 1.1;
 
 /// How to read.
@@ -93,11 +94,28 @@ pub fn sweep(
     measured(files, patterns, requests.max(1), mode)
 }
 
-/// A combination and the best rate it gave, in bytes per second.
-#[derive(Clone, Copy, Debug)]
+/// A combination and the rates it gave, in bytes per second.
+#[derive(Clone, Debug)]
 struct Cell {
     setting: Setting,
-    bytes_per_s: f64,
+    rates: Vec<f64>,
+}
+
+impl Cell {
+    /// The lower median, which is also the least of two.
+    fn median(&self) -> f64 {
+        let mut sorted = self.rates.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+    }
+
+    fn least(&self) -> f64 {
+        self.rates.iter().copied().reduce(f64::min).unwrap_or(0.0)
+    }
+
+    fn is_buffered(&self) -> bool {
+        self.setting.mode == IoMode::PreadBuffered
+    }
 }
 
 fn measured(
@@ -116,6 +134,7 @@ fn measured(
     }
     let capacity = |disk: &Disk| patterns.iter().map(|group| disk.buffer_bytes(group)).max().unwrap_or(0);
     let mut spare = buffers(requests, disks.iter().map(capacity).max().unwrap_or(0));
+    let sizes = sizes(patterns, &disks[0]);
     let mut bench = Bench { files, patterns, next: 0, spare: &mut spare };
 
     let mut cells: Vec<Cell> = Vec::new();
@@ -123,7 +142,7 @@ fn measured(
     for _ in 0..ROUNDS {
         for (which, disk) in disks.iter_mut().enumerate() {
             // Through the page cache, the system cuts reads as it likes.
-            let sizes = if which == 0 { &SWEEP_SEGMENT_BYTES[..] } else { &SWEEP_SEGMENT_BYTES[..1] };
+            let sizes = if which == 0 { &sizes[..] } else { &sizes[..1] };
             for &segment_bytes in sizes {
                 // The deepest first: on a slow device that is the one to have measured.
                 for depth in SWEEP_DEPTHS.into_iter().rev() {
@@ -133,8 +152,8 @@ fn measured(
                     let setting = Setting { mode: disk.mode(), depth, segment_bytes };
                     let (bytes_per_s, _) = bench.rate(disk, setting, CELL)?;
                     match cells.iter_mut().find(|cell| cell.setting == setting) {
-                        Some(cell) => cell.bytes_per_s = cell.bytes_per_s.max(bytes_per_s),
-                        None => cells.push(Cell { setting, bytes_per_s }),
+                        Some(cell) => cell.rates.push(bytes_per_s),
+                        None => cells.push(Cell { setting, rates: vec![bytes_per_s] }),
                     }
                 }
             }
@@ -155,6 +174,17 @@ fn measured(
         measured_unix_s: now.map_or(0, |since| since.as_secs()),
         fallback_reason,
     }))
+}
+
+/// The sizes that make a difference: cutting at more than the longest read is the same as not cutting.
+fn sizes(patterns: &[Vec<Extent>], disk: &Disk) -> Vec<usize> {
+    let spans =
+        |group: &Vec<Extent>| lay_out(group, |file| disk.align_bytes(file)).map(|layout| layout.spans);
+    let longest = patterns.iter().filter_map(|group| spans(group).ok()).flatten().map(|span| span.len).max();
+    let longest = longest.unwrap_or(0);
+    let (first, others) = SWEEP_SEGMENT_BYTES.split_at(1);
+    let matters = |&&bytes: &&usize| bytes < longest || (bytes > first[0] && longest > first[0]);
+    first.iter().chain(others.iter().filter(matters)).copied().collect()
 }
 
 /// What is read, and where to.
@@ -187,16 +217,16 @@ impl Bench<'_> {
 
 /// The smallest depth and, of these, the smallest size within reach of the best rate of the better mode.
 fn choose(cells: &[Cell]) -> Option<Setting> {
-    let best = |buffered: bool| {
-        let of_kind = cells.iter().filter(|cell| buffered == (cell.setting.mode == IoMode::PreadBuffered));
-        of_kind.map(|cell| cell.bytes_per_s).fold(0.0, f64::max)
+    let kind = |buffered: bool| cells.iter().filter(move |cell| cell.is_buffered() == buffered);
+    let best = |buffered: bool| kind(buffered).max_by(|a, b| a.median().total_cmp(&b.median()));
+    let cached = match (best(false), best(true)) {
+        (Some(direct), Some(buffered)) => {
+            buffered.median() > direct.median() * BUFFERED_GAIN_MIN && buffered.least() >= direct.median()
+        }
+        (direct, _) => direct.is_none(),
     };
-    let (direct, buffered) = (best(false), best(true));
-    let cached = buffered > direct * BUFFERED_GAIN_MIN;
-    let least = RATE_SHARE_MIN * if cached { buffered } else { direct };
-    let reaches =
-        |cell: &&Cell| cached == (cell.setting.mode == IoMode::PreadBuffered) && cell.bytes_per_s >= least;
-    let settings = cells.iter().filter(reaches).map(|cell| cell.setting);
+    let least = best(cached)?.median() * RATE_SHARE_MIN;
+    let settings = kind(cached).filter(|cell| cell.median() >= least).map(|cell| cell.setting);
     settings.min_by_key(|setting| (setting.depth, setting.segment_bytes))
 }
 
@@ -217,33 +247,56 @@ fn forget(files: &[WeightPath]) {
 mod tests {
     use super::*;
 
-    /// Cells as (mode, depth, size in KiB, rate), and the number of the one chosen.
-    fn check(cells: &[(IoMode, usize, usize, f64)], expected: Option<usize>) {
-        let setting = |&(mode, depth, kib, _): &(IoMode, usize, usize, f64)| Setting {
-            mode,
-            depth,
-            segment_bytes: kib << 10,
+    /// Cells as mode, depth, size in KiB and rates, and the number of the one chosen.
+    fn check(cells: &[(IoMode, usize, usize, &[f64])], expected: Option<usize>) {
+        let setting = |n: usize| {
+            let (mode, depth, kib, _) = cells[n];
+            Setting { mode, depth, segment_bytes: kib << 10 }
         };
-        let all: Vec<Cell> =
-            cells.iter().map(|cell| Cell { setting: setting(cell), bytes_per_s: cell.3 }).collect();
-        assert_eq!(choose(&all), expected.map(|n| setting(&cells[n])), "{cells:?}");
+        let cell = |n: usize| Cell { setting: setting(n), rates: cells[n].3.to_vec() };
+        let all: Vec<Cell> = (0..cells.len()).map(cell).collect();
+        assert_eq!(choose(&all), expected.map(setting), "{cells:?}");
     }
 
     #[test]
     fn the_shallowest_queue_within_reach_of_the_best_is_chosen() {
-        use IoMode::{PreadBuffered, PreadDirect, UringDirect};
+        use IoMode::{PreadBuffered as Cached, PreadDirect, UringDirect as Ring};
         check(&[], None);
-        check(&[(UringDirect, 32, 1024, 100.0)], Some(0));
-        check(&[(UringDirect, 32, 1024, 100.0), (UringDirect, 8, 1024, 97.5)], Some(1));
-        check(&[(UringDirect, 32, 1024, 100.0), (UringDirect, 8, 1024, 96.5)], Some(0));
-        check(&[(UringDirect, 8, 4096, 100.0), (UringDirect, 8, 1024, 99.0)], Some(1));
+        check(&[(Ring, 32, 1024, &[100.0])], Some(0));
+        check(&[(Ring, 32, 1024, &[100.0]), (Ring, 8, 1024, &[97.5])], Some(1));
+        check(&[(Ring, 32, 1024, &[100.0]), (Ring, 8, 1024, &[96.5])], Some(0));
+        check(&[(Ring, 8, 4096, &[100.0]), (Ring, 8, 1024, &[99.0])], Some(1));
         // A shallow queue of large reads before a deep one of small reads.
-        check(&[(UringDirect, 8, 256, 100.0), (UringDirect, 2, 4096, 99.0)], Some(1));
-        // The page cache has to earn its memory.
-        check(&[(PreadDirect, 32, 1024, 100.0), (PreadBuffered, 1, 1024, 109.0)], Some(0));
-        check(&[(PreadDirect, 32, 1024, 100.0), (PreadBuffered, 1, 1024, 111.0)], Some(1));
-        check(&[(PreadBuffered, 32, 1024, 50.0), (PreadBuffered, 1, 1024, 49.0)], Some(1));
+        check(&[(Ring, 8, 256, &[100.0]), (Ring, 2, 4096, &[99.0])], Some(1));
+        // A lucky round and an unlucky one say nothing.
+        check(&[(Ring, 32, 1024, &[90.0, 100.0, 100.0]), (Ring, 8, 1024, &[50.0, 60.0, 200.0])], Some(0));
+        check(&[(Ring, 32, 1024, &[90.0, 100.0, 100.0]), (Ring, 8, 1024, &[10.0, 99.0, 99.0])], Some(1));
+        // The page cache has to earn its memory, every time.
+        check(&[(PreadDirect, 32, 1024, &[100.0]), (Cached, 1, 1024, &[109.0])], Some(0));
+        check(&[(PreadDirect, 32, 1024, &[100.0]), (Cached, 1, 1024, &[111.0])], Some(1));
+        check(&[(PreadDirect, 32, 1024, &[100.0]), (Cached, 1, 1024, &[99.0, 150.0, 150.0])], Some(0));
+        check(&[(Cached, 32, 1024, &[50.0]), (Cached, 1, 1024, &[49.0])], Some(1));
         // A clock too coarse for anything.
-        check(&[(UringDirect, 32, 1024, 0.0), (UringDirect, 1, 1024, 0.0)], Some(1));
+        check(&[(Ring, 32, 1024, &[0.0]), (Ring, 1, 1024, &[0.0])], Some(1));
+    }
+
+    #[test]
+    fn sizes_that_cut_nothing_are_not_tried() {
+        let disk = Disk::from_memory(vec![]);
+        for (longest, expected) in [
+            (0, &[1024][..]),
+            (256 << 10, &[1024]),
+            ((256 << 10) + 1, &[1024, 256]),
+            (1 << 20, &[1024, 256]),
+            ((1 << 20) + 1, &[1024, 256, 4096]),
+            (64 << 20, &[1024, 256, 4096]),
+        ] {
+            // Two extents that are read as one.
+            let half = longest / 2;
+            let extent = |offset, len| Extent { file: crate::FileId(0), offset, len };
+            let patterns = [vec![extent(7, half), extent(7 + half, longest - half)]];
+            let got: Vec<usize> = sizes(&patterns, &disk).iter().map(|bytes| bytes >> 10).collect();
+            assert_eq!(got, expected, "{longest}");
+        }
     }
 }
