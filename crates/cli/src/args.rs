@@ -9,6 +9,7 @@ use calypte_engine::{IoMode, KvType, Options, Policy, Precision, Predictor, Size
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchArgs;
+use crate::cache::disk_profiles;
 use crate::ids::Ids;
 use crate::replay::ReplayArgs;
 use crate::template::TemplateArgs;
@@ -247,6 +248,7 @@ impl EngineArgs {
         Options {
             threads: self.threads,
             io: self.io,
+            disk_profiles: disk_profiles(),
             ram: self.ram,
             expert_cache: self.expert_cache,
             context: self.ctx.map_or(context, NonZeroUsize::get),
@@ -303,8 +305,11 @@ Examples:
   calypte plan model.gguf --ram 24GiB --ctx 8192
   calypte plan model.gguf --expert-cache 25% --json
 
-Headers are read, and for two seconds experts, to measure the disk the way the engine uses it. When
-the budget cannot work, the plan shows the least that does and the exit code is 4.";
+Headers are read, and for a few seconds experts, to measure the disk the way the engine uses it,
+with several depths of queue and sizes of reads, past the page cache and through it. What was best
+is remembered for the device in $XDG_CACHE_HOME/calypte/disk.txt (~/.cache where that is not set),
+and all commands read that way. When the budget cannot work, the plan shows the least that does and
+the exit code is 4.";
 
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
@@ -313,9 +318,12 @@ pub struct PlanArgs {
     /// GGUF file or Hugging Face directory; the bundled model if left out
     #[arg(value_name = "MODEL")]
     pub model: Option<PathBuf>,
-    /// Do not measure the disk
+    /// Do not measure the disk; what is remembered of it is used
     #[arg(long)]
     pub no_probe: bool,
+    /// Measure the disk anew, though it is remembered
+    #[arg(long, conflicts_with = "no_probe")]
+    pub probe: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

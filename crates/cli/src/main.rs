@@ -8,6 +8,7 @@
 mod args;
 mod bench;
 mod bundled;
+mod cache;
 mod chat;
 mod conversation;
 mod editor;

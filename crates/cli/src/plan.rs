@@ -1,8 +1,10 @@
 //! `calypte plan`: what would be where, and how fast.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use calypte_engine::budget::Budget;
 use calypte_engine::checkpoint::Catalog;
-use calypte_engine::plan::{Plan, Prediction, plan as make_plan};
+use calypte_engine::plan::{DiskFigure, Plan, Prediction, Probe, plan as make_plan};
 use calypte_engine::size::human;
 use serde_json::{Value, json};
 
@@ -19,7 +21,12 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let context = options.context;
     let mut progress = Progress::new();
     progress.busy("Measuring");
-    let made = make_plan(&catalog, &options, !args.no_probe);
+    let probe = match (args.no_probe, args.probe) {
+        (true, _) => Probe::Never,
+        (false, false) => Probe::Once,
+        (false, true) => Probe::Anew,
+    };
+    let made = make_plan(&catalog, &options, probe);
     progress.clear();
     let plan = made?;
     let text = match args.json {
@@ -125,17 +132,15 @@ fn speed_rows(rows: &mut Rows, plan: &Plan) {
     let disk = match &plan.disk {
         Some(d) => {
             let why = d.fallback_reason.as_ref().map_or(String::new(), |r| format!(" ({r})"));
-            format!(
-                "{}/s by {}{why}, measured over {} reads",
-                human(d.bytes_per_s as u64),
-                d.io,
-                grouped(d.reads)
-            )
+            format!("{}/s by {}{why}", human(d.bytes_per_s as u64), d.setting.mode)
         }
         None if has_experts(plan) => "not measured".to_string(),
         None => "not needed: there are no experts to read".to_string(),
     };
     row(rows, "disk", disk);
+    if let Some(d) = &plan.disk {
+        row(rows, "disk queue", queue(d));
+    }
     let compute = human(plan.compute_bytes_per_s as u64);
     let compute = format!("{compute}/s of weights by {}, measured", plan.isa.name());
     row(rows, "compute", compute);
@@ -146,6 +151,29 @@ fn speed_rows(rows: &mut Rows, plan: &Plan) {
         row(rows, "warm", predicted(warm(plan), evenly));
     } else {
         row(rows, "predicted", predicted(Some(&plan.warm), "all of the model is in memory"));
+    }
+}
+
+/// How the disk is read, and since when that is known.
+fn queue(d: &DiskFigure) -> String {
+    let (depth, bytes) = (d.setting.depth, human(d.setting.segment_bytes as u64));
+    let reads = if depth == 1 { "1 read at a time".to_string() } else { format!("{depth} reads at once") };
+    let known = match d.remembered_unix_s {
+        Some(then) => format!("remembered from {} (--probe measures anew)", ago(then)),
+        None => format!("measured now over {} experts", grouped(d.reads)),
+    };
+    format!("{reads} of at most {bytes}, {known}")
+}
+
+/// How long a moment is past, in the largest unit of which there are at least two.
+fn ago(unix_s: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = now.saturating_sub(unix_s);
+    match seconds {
+        0..120 => "just now".to_string(),
+        120..7200 => format!("{} minutes ago", seconds / 60),
+        7200..172_800 => format!("{} hours ago", seconds / 3600),
+        _ => format!("{} days ago", seconds / 86_400),
     }
 }
 
@@ -224,9 +252,12 @@ fn to_json(catalog: &Catalog, plan: &Plan, context: usize) -> Value {
         "layers": shares.collect::<Vec<_>>(),
         "disk": plan.disk.as_ref().map(|d| json!({
             "bytes_per_s": d.bytes_per_s,
-            "io": d.io.to_string(),
+            "io": d.setting.mode.to_string(),
             "io_fallback": d.fallback_reason,
+            "depth": d.setting.depth,
+            "segment_bytes": d.setting.segment_bytes,
             "reads": d.reads,
+            "remembered_unix_s": d.remembered_unix_s,
         })),
         "isa": plan.isa.name(),
         "compute_bytes_per_s": plan.compute_bytes_per_s,

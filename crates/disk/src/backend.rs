@@ -148,6 +148,12 @@ pub trait Backend: Send {
     /// it does not know.
     fn align_bytes(&self, file: FileId) -> usize;
 
+    /// From now on at most `depth` reads under way, and no more than the backend was opened with; requests submitted from now
+    /// on are cut into reads of at most `segment_bytes`. Backends without a queue do nothing.
+    fn tune(&mut self, depth: usize, segment_bytes: usize) {
+        let _ = (depth, segment_bytes);
+    }
+
     /// What was transferred so far. Zero for those that do not count.
     fn counters(&self) -> Counters {
         Counters::default()

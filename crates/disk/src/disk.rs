@@ -8,7 +8,10 @@ use std::sync::Arc;
 use crate::backend::{Backend, Completion, Loaded, Priority, ReadRequest};
 use crate::layout::lay_out;
 use crate::memory::MemoryBackend;
-use crate::{Buffer, DiskError, DiskOptions, Extent, Failure, FileId, IoMode, WeightPath};
+use crate::{
+    Buffer, DiskError, DiskOptions, Extent, Failure, FileId, IoMode, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
+    WeightPath,
+};
 
 /// Exact counts since the disk was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,6 +157,12 @@ impl Disk {
     /// Requests submitted whose completion has not been handed out.
     pub fn in_flight(&self) -> usize {
         self.backend.in_flight()
+    }
+
+    /// From now on at most `depth` reads under way (and no more than it was opened with), of at most `segment_bytes` each for
+    /// requests submitted from now on. The limits are those of [`DiskOptions`].
+    pub fn tune(&mut self, depth: usize, segment_bytes: usize) {
+        self.backend.tune(depth.max(1), segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX));
     }
 
     /// Those of them that are demand by now. While this is 0, nobody waits for the disk.

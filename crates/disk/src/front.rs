@@ -35,6 +35,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) struct Front {
     carrier: Box<dyn Carrier>,
     line: Arc<Line>,
+    segment_bytes: usize,
     shared: Arc<Shared>,
     landed: Receiver<Landed>,
     /// In the order of submission.
@@ -50,12 +51,14 @@ impl Front {
     pub fn new(
         carrier: Box<dyn Carrier>,
         line: Arc<Line>,
+        segment_bytes: usize,
         shared: Arc<Shared>,
         landed: Receiver<Landed>,
     ) -> Front {
         Front {
             carrier,
             line,
+            segment_bytes,
             shared,
             landed,
             flying: BTreeMap::new(),
@@ -151,8 +154,11 @@ impl Backend for Front {
             }
         };
         let align = |file| self.shared.source.align_bytes(file);
-        let segments: Vec<Segment> =
-            layout.spans.iter().flat_map(|span| Segment::cut(span, align(span.file))).collect();
+        let segments: Vec<Segment> = layout
+            .spans
+            .iter()
+            .flat_map(|span| Segment::cut(span, align(span.file), self.segment_bytes))
+            .collect();
         if segments.is_empty() {
             let result = loaded(request.buffer, layout);
             return self.ready.push_back(Completion { ticket: request.ticket, result });
@@ -248,6 +254,12 @@ impl Backend for Front {
         self.shared.source.align_bytes(file)
     }
 
+    fn tune(&mut self, depth: usize, segment_bytes: usize) {
+        self.line.set_depth(depth);
+        self.segment_bytes = segment_bytes;
+        self.carrier.wake();
+    }
+
     fn counters(&self) -> Counters {
         self.shared.counters()
     }
@@ -270,10 +282,10 @@ mod tests {
 
     use crate::files::{OpenFiles, Source};
     use crate::pool::Pool;
-    use crate::{Disk, Extent, Priority, SEGMENT_BYTES_MAX, WeightPath};
+    use crate::{Disk, Extent, Priority, SEGMENT_BYTES_DEFAULT, WeightPath};
 
     const HINTS: u64 = 20;
-    const BYTES: usize = SEGMENT_BYTES_MAX + 4096;
+    const BYTES: usize = SEGMENT_BYTES_DEFAULT + 4096;
     /// A ticket after all hints.
     const WANTED: u64 = 1000;
 
@@ -310,7 +322,7 @@ mod tests {
                 Box::new(Pool::start(mode, sources, line.clone(), &shared, landed).expect("threads"))
             }
         };
-        let front = Front::new(carrier, line.clone(), shared, landings);
+        let front = Front::new(carrier, line.clone(), SEGMENT_BYTES_DEFAULT, shared, landings);
         Some((Disk::from_backend(Box::new(front), paths.to_vec()), line, file))
     }
 
@@ -332,7 +344,7 @@ mod tests {
                 format!("{}{}", completion.ticket, if right { "" } else { " wrong bytes" })
             }
             Err(failed) => {
-                assert!(failed.buffer.capacity() >= SEGMENT_BYTES_MAX, "its own buffer");
+                assert!(failed.buffer.capacity() >= SEGMENT_BYTES_DEFAULT, "its own buffer");
                 format!("{} {}", completion.ticket, failed.error.failure.code())
             }
         }
@@ -345,9 +357,9 @@ mod tests {
         for mode in [IoMode::UringDirect, IoMode::PreadDirect, IoMode::PreadBuffered] {
             let Some((mut disk, line, _file)) = stalled(mode, 1) else { continue };
             for ticket in 0..HINTS {
-                submit(&mut disk, ticket, Priority::Hint, SEGMENT_BYTES_MAX);
+                submit(&mut disk, ticket, Priority::Hint, SEGMENT_BYTES_DEFAULT);
             }
-            submit(&mut disk, WANTED, Priority::Demand, SEGMENT_BYTES_MAX);
+            submit(&mut disk, WANTED, Priority::Demand, SEGMENT_BYTES_DEFAULT);
             then(&mut disk);
             line.stall(false);
             // What a submission does; nothing else is submitted here.

@@ -22,6 +22,8 @@ mod layout;
 mod memory;
 mod options;
 mod probe;
+mod profiles;
+mod sweep;
 
 #[cfg(any(unix, windows))]
 mod files;
@@ -47,7 +49,9 @@ pub use error::{DiskError, Failure};
 pub use extent::{Extent, FileId, IoMode, UnknownIoMode};
 pub use memory::MemoryBackend;
 pub use options::{
-    DEADLINE_DEFAULT, DiskOptions, HINT_DEPTH_MAX, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX, SEGMENT_BYTES_MAX,
-    THREADS_DEFAULT, THREADS_MAX, WeightPath,
+    DEADLINE_DEFAULT, DiskOptions, HINT_DEPTH_MAX, QUEUE_DEPTH_DEFAULT, QUEUE_DEPTH_MAX,
+    SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, THREADS_DEFAULT, THREADS_MAX, WeightPath,
 };
 pub use probe::{Bandwidth, measure};
+pub use profiles::{ProfileKey, recall, remember};
+pub use sweep::{Profile, SWEEP_DEPTHS, SWEEP_MAX, SWEEP_SEGMENT_BYTES, Setting, sweep};

@@ -16,17 +16,18 @@ pub(crate) struct Op {
 /// Segments that wait, shared by the submitter and the readers.
 ///
 /// Within a priority the order is that of submission, so the segments of a request stand together and the oldest
-/// request is finished first. A hint may only join while fewer than `hint_depth` segments are under way: behind a busy
+/// request is finished first. A hint may only join while fewer than [`HINT_DEPTH_MAX`] segments are under way: behind a busy
 /// device it would take bandwidth from reads that somebody waits for, and a demand that arrives later waits for no more
 /// than these.
 pub(crate) struct Line {
     state: Mutex<State>,
     arrived: Condvar,
-    hint_depth: usize,
 }
 
 #[derive(Default)]
 struct State {
+    /// Segments under way at most; at least 1.
+    depth: usize,
     /// Sorted by the number of the flight.
     demand: VecDeque<Op>,
     /// Sorted by the number of the flight.
@@ -40,11 +41,16 @@ struct State {
 }
 
 impl State {
-    fn next(&mut self, hint_depth: usize) -> Option<Op> {
+    fn next(&mut self) -> Option<Op> {
         #[cfg(test)]
         if self.stalled {
             return None;
         }
+        if self.under_way >= self.depth {
+            return None;
+        }
+        // One place is kept from hints, so that a demand finds it free.
+        let hint_depth = HINT_DEPTH_MAX.min(self.depth - 1).max(1);
         let op = match self.demand.pop_front() {
             Some(op) => op,
             None if self.under_way < hint_depth => self.hints.pop_front()?,
@@ -57,14 +63,17 @@ impl State {
 }
 
 impl Line {
-    /// A line before readers that have `depth` segments under way at most. One place is kept from hints, so that a
-    /// demand finds it free.
+    /// A line before readers that are to have `depth` segments under way at most.
     pub fn new(depth: usize) -> Line {
-        Line {
-            state: Mutex::default(),
-            arrived: Condvar::new(),
-            hint_depth: HINT_DEPTH_MAX.min(depth.saturating_sub(1)).max(1),
-        }
+        let line = Line { state: Mutex::default(), arrived: Condvar::new() };
+        line.set_depth(depth);
+        line
+    }
+
+    /// From now on, at most so many segments under way.
+    pub fn set_depth(&self, depth: usize) {
+        lock(&self.state).depth = depth.max(1);
+        self.arrived.notify_all();
     }
 
     /// Puts the segments of a flight at the end of its part of the line.
@@ -102,7 +111,7 @@ impl Line {
 
     /// The next segment if one may go now. Never blocks.
     pub fn try_take(&self) -> Option<Op> {
-        lock(&self.state).next(self.hint_depth)
+        lock(&self.state).next()
     }
 
     /// The next segment; blocks until one may go. `None` when the line was stopped.
@@ -112,7 +121,7 @@ impl Line {
             if state.stopping {
                 return None;
             }
-            if let Some(op) = state.next(self.hint_depth) {
+            if let Some(op) = state.next() {
                 return Some(op);
             }
             state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -123,10 +132,10 @@ impl Line {
     pub fn rest(&self, op: Op) -> Arc<Flight> {
         let mut state = lock(&self.state);
         state.under_way -= 1;
-        let waiting = !state.hints.is_empty();
+        let waiting = !state.demand.is_empty() || !state.hints.is_empty();
         drop(state);
         if waiting {
-            // Another reader may have been kept from a hint.
+            // Another reader may have been kept from it.
             self.arrived.notify_one();
         }
         op.flight.end();
@@ -181,6 +190,7 @@ mod tests {
         Take,
         /// The oldest segment under way.
         Rest,
+        Depth(usize),
     }
 
     fn act() -> impl Strategy<Value = Act> {
@@ -192,16 +202,19 @@ mod tests {
             2 => (0usize..20).prop_map(Act::Withdraw),
             10 => Just(Act::Take),
             8 => Just(Act::Rest),
+            1 => (0usize..9).prop_map(Act::Depth),
         ]
     }
+
+    /// Priority, flight and number of a segment.
+    type Waiting = (Priority, u64, usize);
 
     const SEGMENT: usize = 4096;
 
     fn flight(id: u64, segments: usize) -> (Arc<Flight>, Vec<Segment>) {
         let extents = vec![Extent { file: FileId(0), offset: 0, len: (segments * SEGMENT) as u64 }];
         let layout = lay_out(&extents, |_| 1).expect("fits");
-        let cut: Vec<Segment> =
-            layout.spans.iter().flat_map(|span| Segment::cut_at(span, 1, SEGMENT)).collect();
+        let cut: Vec<Segment> = layout.spans.iter().flat_map(|span| Segment::cut(span, 1, SEGMENT)).collect();
         assert_eq!(cut.len(), segments);
         let buffer = Buffer::with_capacity(layout.bytes);
         (Arc::new(Flight::new(id, id, extents, layout.views, buffer, segments)), cut)
@@ -214,8 +227,8 @@ mod tests {
     /// The definition: everything that waits in one list, and the next is the least by (priority, flight, segment).
     fn check(depth: usize, acts: &[Act]) {
         let line = Line::new(depth);
-        let hint_depth = if depth < 2 { 1 } else { (depth - 1).min(HINT_DEPTH_MAX) };
-        let (mut waiting, mut under_way): (Vec<(Priority, u64, usize)>, VecDeque<Op>) = Default::default();
+        let mut depth = depth.max(1);
+        let (mut waiting, mut under_way): (Vec<Waiting>, VecDeque<Op>) = Default::default();
         let mut flights = 0u64;
         for act in acts {
             match *act {
@@ -232,15 +245,16 @@ mod tests {
                 }
                 Act::Withdraw(n) if flights > 0 => {
                     let id = n as u64 % flights;
-                    let goes = |w: &(Priority, u64, usize)| w.0 == Priority::Hint && w.1 == id;
+                    let goes = |w: &Waiting| w.0 == Priority::Hint && w.1 == id;
                     let expected: Vec<_> = waiting.iter().filter(|w| goes(w)).map(|w| (w.1, w.2)).collect();
                     assert_eq!(line.withdraw(id).iter().map(named).collect::<Vec<_>>(), expected);
                     waiting.retain(|w| !goes(w));
                 }
                 Act::Take => {
                     let next = waiting.iter().copied().min();
-                    let may =
-                        |w: &(Priority, u64, usize)| w.0 == Priority::Demand || under_way.len() < hint_depth;
+                    let hint_depth = if depth == 1 { 1 } else { (depth - 1).min(HINT_DEPTH_MAX) };
+                    let limit = |w: &Waiting| if w.0 == Priority::Demand { depth } else { hint_depth };
+                    let may = |w: &Waiting| under_way.len() < limit(w);
                     let next = next.filter(may);
                     let taken = line.try_take();
                     assert_eq!(taken.as_ref().map(named), next.map(|w| (w.1, w.2)));
@@ -251,6 +265,10 @@ mod tests {
                     if let Some(op) = under_way.pop_front() {
                         line.rest(op);
                     }
+                }
+                Act::Depth(new) => {
+                    line.set_depth(new);
+                    depth = new.max(1);
                 }
                 Act::Promote(_) | Act::Withdraw(_) => {}
             }

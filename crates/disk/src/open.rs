@@ -12,7 +12,7 @@ use crate::flight::Shared;
 use crate::front::{Carrier, Front};
 use crate::line::Line;
 use crate::memory::MemoryBackend;
-use crate::options::{QUEUE_DEPTH_MAX, THREADS_MAX};
+use crate::options::{QUEUE_DEPTH_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, THREADS_MAX};
 use crate::pool::Pool;
 use crate::{DiskError, DiskOptions, Failure, IoMode, WeightPath};
 
@@ -69,6 +69,10 @@ fn deadline(options: &DiskOptions) -> Duration {
     options.deadline.max(Duration::from_millis(1))
 }
 
+fn segment_bytes(options: &DiskOptions) -> usize {
+    options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+}
+
 fn start_pool(
     mode: IoMode,
     open: Arc<OpenFiles>,
@@ -77,7 +81,7 @@ fn start_pool(
 ) -> Result<Box<dyn Backend>, String> {
     let threads = options.threads.clamp(1, THREADS_MAX);
     let sources = handles_of_readers(&open, files, mode.is_direct(), threads)?;
-    pool_over(mode, open, sources, deadline(options))
+    pool_over(mode, open, sources, deadline(options), segment_bytes(options))
         .map_err(|error| format!("no thread could be started: {error}"))
 }
 
@@ -87,12 +91,13 @@ pub(crate) fn pool_over(
     shared: Arc<dyn Source>,
     sources: Vec<Arc<dyn Source>>,
     deadline: Duration,
+    segment_bytes: usize,
 ) -> io::Result<Box<dyn Backend>> {
     let shared = Arc::new(Shared::new(shared, deadline));
     let (landed, landings) = channel();
     let line = Arc::new(Line::new(sources.len()));
     let pool: Box<dyn Carrier> = Box::new(Pool::start(mode, sources, line.clone(), &shared, landed)?);
-    Ok(Box::new(Front::new(pool, line, shared, landings)))
+    Ok(Box::new(Front::new(pool, line, segment_bytes, shared, landings)))
 }
 
 #[cfg(not(windows))]
@@ -129,7 +134,7 @@ fn start_uring(open: &Arc<OpenFiles>, options: &DiskOptions) -> Result<Box<dyn B
     let line = Arc::new(Line::new(queue_depth));
     let uring: Box<dyn Carrier> =
         Box::new(crate::uring::Uring::start(open.clone(), line.clone(), &shared, landed, queue_depth)?);
-    Ok(Box::new(Front::new(uring, line, shared, landings)))
+    Ok(Box::new(Front::new(uring, line, segment_bytes(options), shared, landings)))
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -5,9 +5,16 @@ use std::time::Duration;
 
 use crate::IoMode;
 
-/// Longest single read given to the system, in bytes. Large direct reads come back short or with EAGAIN on some kernels
-/// and file systems, and a small piece lets several requests share the device.
-pub const SEGMENT_BYTES_MAX: usize = 1 << 20;
+/// Longest single read given to the system, in bytes, unless told otherwise. A small piece lets several requests share the
+/// device, and a hint yields to demand between pieces.
+pub const SEGMENT_BYTES_DEFAULT: usize = 1 << 20;
+
+/// Least that can be asked for instead, in bytes.
+pub const SEGMENT_BYTES_MIN: usize = 64 << 10;
+
+/// Most that can be asked for instead, in bytes. Larger direct reads come back short or with EAGAIN on some kernels and file
+/// systems.
+pub const SEGMENT_BYTES_MAX: usize = 4 << 20;
 
 /// Reader threads of the pool, unless told otherwise: enough to keep a consumer NVMe drive busy with 1 MiB reads.
 pub const THREADS_DEFAULT: usize = 8;
@@ -38,7 +45,9 @@ pub struct DiskOptions {
     pub threads: usize,
     /// Segments in the ring at once: 1 to [`QUEUE_DEPTH_MAX`], clamped.
     pub queue_depth: usize,
-    /// How long one segment (at most [`SEGMENT_BYTES_MAX`] bytes) may take from its first issue to its success, retries
+    /// Longest single read, in bytes: [`SEGMENT_BYTES_MIN`] to [`SEGMENT_BYTES_MAX`], clamped.
+    pub segment_bytes: usize,
+    /// How long one segment (a read of at most `segment_bytes`) may take from its first issue to its success, retries
     /// included. A request fails with [`crate::Failure::TimedOut`] when one of its segments does not make it. It is not a
     /// limit on whole requests: a slow disk may take minutes over a large one as long as it makes progress.
     pub deadline: Duration,
@@ -50,6 +59,7 @@ impl Default for DiskOptions {
             mode: None,
             threads: THREADS_DEFAULT,
             queue_depth: QUEUE_DEPTH_DEFAULT,
+            segment_bytes: SEGMENT_BYTES_DEFAULT,
             deadline: DEADLINE_DEFAULT,
         }
     }

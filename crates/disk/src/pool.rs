@@ -111,7 +111,10 @@ mod tests {
     use super::*;
     use crate::flight::lock;
     use crate::open::pool_over;
-    use crate::{Buffer, Disk, Extent, FileId, HINT_DEPTH_MAX, Priority, ReadRequest, WeightPath};
+    use crate::{
+        Buffer, Disk, Extent, FileId, HINT_DEPTH_MAX, Priority, ReadRequest, SEGMENT_BYTES_DEFAULT,
+        WeightPath,
+    };
 
     /// What one read does.
     #[derive(Clone, Copy)]
@@ -211,7 +214,8 @@ mod tests {
 
     fn disk(source: &Arc<Scripted>, threads: usize, deadline: Duration) -> Disk {
         let sources = (0..threads).map(|_| source.clone() as Arc<dyn Source>).collect();
-        let pool = pool_over(IoMode::PreadDirect, source.clone(), sources, deadline).expect("threads");
+        let pool = pool_over(IoMode::PreadDirect, source.clone(), sources, deadline, SEGMENT_BYTES_DEFAULT)
+            .expect("threads");
         let name = WeightPath { path: "scripted.gguf".into(), size_bytes: 10_000 };
         Disk::from_backend(pool, vec![name])
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Disk, DiskError, Extent};
+use crate::{Buffer, Disk, DiskError, Extent};
 
 /// The outcome of [`measure`].
 #[derive(Debug, Default)]
@@ -27,28 +27,45 @@ pub fn measure(disk: &mut Disk, patterns: &[Vec<Extent>], duration: Duration, de
     if patterns.is_empty() || disk.in_flight() > 0 {
         return Bandwidth::default();
     }
-    run(disk, patterns, duration, depth.max(1))
+    let capacity = patterns.iter().map(|group| disk.buffer_bytes(group)).max().unwrap_or(0);
+    let mut spare = buffers(depth.max(1), capacity);
+    run(disk, &mut patterns.iter().cycle(), duration, &mut spare)
+}
+
+/// Buffers for `requests` in flight; fewer when memory is short.
+pub(crate) fn buffers(requests: usize, capacity: usize) -> Vec<Buffer> {
+    (0..requests).map_while(|_| Buffer::try_with_capacity(capacity)).collect()
 }
 
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-fn run(_disk: &mut Disk, _patterns: &[Vec<Extent>], _duration: Duration, _depth: usize) -> Bandwidth {
+pub(crate) fn run(
+    _disk: &mut Disk,
+    _groups: &mut dyn Iterator<Item = &Vec<Extent>>,
+    _duration: Duration,
+    _spare: &mut Vec<Buffer>,
+) -> Bandwidth {
     Bandwidth::default()
 }
 
+/// Reads `groups` until `duration` has passed, they end, or one fails, with as many in flight as there are `spare` buffers.
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
-fn run(disk: &mut Disk, patterns: &[Vec<Extent>], duration: Duration, depth: usize) -> Bandwidth {
-    use crate::{Buffer, Priority, ReadRequest};
+pub(crate) fn run(
+    disk: &mut Disk,
+    groups: &mut dyn Iterator<Item = &Vec<Extent>>,
+    duration: Duration,
+    spare: &mut Vec<Buffer>,
+) -> Bandwidth {
+    use crate::{Priority, ReadRequest};
 
-    let capacity = patterns.iter().map(|group| disk.buffer_bytes(group)).max().unwrap_or(0);
     let useful_before = disk.stats().bytes_useful;
-    let mut spare: Vec<Buffer> = (0..depth).map_while(|_| Buffer::try_with_capacity(capacity)).collect();
-    let mut groups = patterns.iter().cycle();
     let mut out = Bandwidth::default();
     let mut ticket = 0;
     let start = std::time::Instant::now();
     loop {
         while out.failure.is_none() && start.elapsed() < duration {
-            let (Some(buffer), Some(group)) = (spare.pop(), groups.next()) else {
+            let Some(buffer) = spare.pop() else { break };
+            let Some(group) = groups.next() else {
+                spare.push(buffer);
                 break;
             };
             ticket += 1;
@@ -60,7 +77,10 @@ fn run(disk: &mut Disk, patterns: &[Vec<Extent>], duration: Duration, depth: usi
                 out.reads += 1;
                 spare.push(loaded.into_buffer());
             }
-            Err(failed) => out.failure = Some(failed.error),
+            Err(failed) => {
+                spare.push(failed.buffer);
+                out.failure = Some(failed.error);
+            }
         }
     }
     out.seconds = start.elapsed().as_secs_f64();

@@ -3,8 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::FileId;
 use crate::layout::Span;
-use crate::{FileId, SEGMENT_BYTES_MAX};
 
 /// How often a segment is tried again after errors that may pass (EIO, EAGAIN, …), unless it makes progress between them.
 pub(crate) const RETRIES_MAX: u32 = 6;
@@ -13,7 +13,7 @@ pub(crate) const RETRIES_MAX: u32 = 6;
 /// a link reset, too short to be taken for a hang.
 const BACKOFF_FIRST: Duration = Duration::from_millis(2);
 
-/// A piece of a span, at most [`SEGMENT_BYTES_MAX`] bytes: what one read asks for at first.
+/// A piece of a span: what one read asks for at first.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub file: FileId,
@@ -56,13 +56,9 @@ pub(crate) struct Read {
 }
 
 impl Segment {
-    /// Cuts a span of a file with this alignment into segments, in ascending order.
-    pub fn cut(span: &Span, align: usize) -> impl Iterator<Item = Segment> + '_ {
-        Segment::cut_at(span, align, SEGMENT_BYTES_MAX)
-    }
-
-    /// The same with segments of `bytes_max`, rounded down to a multiple of the alignment, at least one block.
-    pub fn cut_at(span: &Span, align: usize, bytes_max: usize) -> impl Iterator<Item = Segment> + '_ {
+    /// Cuts a span of a file with this alignment into segments of `bytes_max`, rounded down to a multiple of the alignment
+    /// (at least one block), in ascending order.
+    pub fn cut(span: &Span, align: usize, bytes_max: usize) -> impl Iterator<Item = Segment> + '_ {
         let align = align.max(1);
         let step = (bytes_max / align).max(1) * align;
         // `needed` is what the extents want; whole segments behind it would only be alignment.
@@ -148,19 +144,20 @@ fn may_pass(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
+    const M: usize = crate::SEGMENT_BYTES_DEFAULT;
+
     fn span(len: usize, needed: usize) -> Span {
         Span { file: FileId(0), offset: 8192, len, needed, at: 64 }
     }
 
     fn check_cut(align: usize, len: usize, needed: usize, expected: &[(u64, usize, usize, usize)]) {
         let got: Vec<_> =
-            Segment::cut(&span(len, needed), align).map(|s| (s.offset, s.len, s.needed, s.at)).collect();
+            Segment::cut(&span(len, needed), align, M).map(|s| (s.offset, s.len, s.needed, s.at)).collect();
         assert_eq!(got, expected, "align {align}, {needed} of {len}");
     }
 
     #[test]
     fn spans_are_cut_into_bounded_segments() {
-        const M: usize = SEGMENT_BYTES_MAX;
         check_cut(512, 512, 1, &[(8192, 512, 1, 64)]);
         check_cut(1, M, M, &[(8192, M, M, 64)]);
         check_cut(1, M + 1, M + 1, &[(8192, M, M, 64), (8192 + M as u64, 1, 1, 64 + M)]);
@@ -177,7 +174,7 @@ mod tests {
     /// Feeds outcomes (bytes, or an errno as a negative number) to a segment of 2048 bytes, 1700 needed, and writes down
     /// what it does.
     fn check(align: usize, outcomes: &[i64], expected: &str) {
-        let mut segment = Segment::cut(&span(2048, 1700), align).next().expect("one");
+        let mut segment = Segment::cut(&span(2048, 1700), align, M).next().expect("one");
         let mut said = Vec::new();
         for &outcome in outcomes {
             let read = segment.next_read();

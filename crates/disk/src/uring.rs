@@ -402,7 +402,8 @@ mod tests {
             Ok(uring) => uring,
             Err(why) => return eprintln!("skipped: {why}"),
         };
-        let front: Box<dyn Backend> = Box::new(Front::new(Box::new(uring), line, shared, landings));
+        let front: Box<dyn Backend> =
+            Box::new(Front::new(Box::new(uring), line, crate::SEGMENT_BYTES_DEFAULT, shared, landings));
         let mut disk = Disk::from_backend(front, paths.to_vec());
         let extents: Vec<Extent> = [(1, 2_999_999), (0, 3_000_001), (1_500_000, 1), (2_000_000, 1_000_001)]
             .map(|(offset, len)| Extent { file: FileId(0), offset, len })

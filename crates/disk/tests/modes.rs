@@ -6,7 +6,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use calypte_disk::{Disk, DiskOptions, Extent, IoMode, SEGMENT_BYTES_MAX, WeightPath, measure};
+use calypte_disk::{
+    Disk, DiskOptions, Extent, IoMode, SEGMENT_BYTES_DEFAULT, SWEEP_DEPTHS, SWEEP_SEGMENT_BYTES, WeightPath,
+    measure, sweep,
+};
 use common::{SIZES, content, extent, fixture, modes, open, submit};
 
 /// Reads each group in every mode and compares every byte.
@@ -58,7 +61,7 @@ fn odd_places_and_lengths() {
 
 #[test]
 fn several_segments() {
-    const M: usize = SEGMENT_BYTES_MAX;
+    const M: usize = SEGMENT_BYTES_DEFAULT;
     check(&[
         vec![extent(0, 0, SIZES[0])],
         vec![extent(0, 0, M)],
@@ -108,7 +111,14 @@ fn many_in_flight() {
 #[test]
 fn counts_are_exact() {
     let fixture = fixture();
-    let group = [extent(0, 700, 5000), extent(0, SIZES[0] - 10, 10), extent(1, SEGMENT_BYTES_MAX - 1, 2)];
+    let group = [extent(0, 700, 5000), extent(0, SIZES[0] - 10, 10), extent(1, SEGMENT_BYTES_DEFAULT - 1, 2)];
+    for mode in modes().filter(|&mode| mode != IoMode::Memory) {
+        // The three matrices of an expert, back to back: one read.
+        let mut disk = open(&fixture.files, mode).expect("opened");
+        disk.read_now(&[extent(0, 100_001, 999), extent(0, 101_000, 1001), extent(0, 102_001, 10)])
+            .expect("read");
+        assert_eq!((disk.stats().reads, disk.stats().bytes_useful), (1, 2010), "{mode}");
+    }
     for mode in modes() {
         let mut disk = open(&fixture.files, mode).expect("opened");
         disk.read_now(&group).expect("read");
@@ -163,5 +173,49 @@ fn bandwidth_is_measured_on_what_was_asked_for() {
         let found = measure(&mut disk, &beyond, Duration::from_secs(9), 4);
         assert_eq!(found.failure.map(|error| error.failure.code()), Some("truncated"));
         assert_eq!(disk.in_flight(), 0);
+    }
+}
+
+/// In every mode, and with the mode left open, a setting from the list is chosen and works.
+#[test]
+fn a_sweep_chooses_what_was_tried() {
+    let fixture = fixture();
+    let patterns: Vec<_> = (0..20).map(|n| vec![extent(0, 5 + 100_000 * n, 90_000)]).collect();
+    for mode in modes().map(Some).chain([None]) {
+        let found = sweep(&fixture.files, &patterns, 4, mode).expect("read");
+        if mode == Some(IoMode::Memory) {
+            assert_eq!(found, None);
+            continue;
+        }
+        let found = found.expect("measured");
+        let setting = found.setting;
+        assert!(SWEEP_DEPTHS.contains(&setting.depth), "{setting:?}");
+        assert!(SWEEP_SEGMENT_BYTES.contains(&setting.segment_bytes), "{setting:?}");
+        assert!(found.bytes_per_s > 0.0 && found.reads > 0, "{found:?}");
+        let mut disk = Disk::open(&fixture.files, &setting.options()).expect("opened");
+        assert_eq!(disk.mode(), setting.mode);
+        assert!(disk.read_now(&patterns[1]).is_ok());
+    }
+    let beyond = [vec![extent(0, SIZES[0], 1)]];
+    let error = sweep(&fixture.files, &beyond, 4, Some(IoMode::PreadBuffered)).expect_err("no such bytes");
+    assert_eq!(error.failure.code(), "truncated");
+    assert_eq!(sweep(&fixture.files, &[], 4, None).expect("nothing"), None);
+}
+
+/// The depth and the size may change while requests are in flight; no byte does.
+#[test]
+fn depth_and_size_change_nothing_but_speed() {
+    let fixture = fixture();
+    for mode in modes() {
+        let mut disk = open(&fixture.files, mode).expect("opened");
+        for (ticket, depth, segment_bytes) in
+            [(0, 1, 1), (1, 0, 64 << 10), (2, 1000, 4 << 20), (3, 2, usize::MAX), (4, 8, 100_000)]
+        {
+            disk.tune(depth, segment_bytes);
+            submit(&mut disk, ticket, &[extent(0, 3, SIZES[0] - 3)]);
+        }
+        while let Some(completion) = disk.wait() {
+            assert!(completion.result.expect("read").view(0) == &fixture.bytes[0][3..], "{mode}");
+        }
     }
 }

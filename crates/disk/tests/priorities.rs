@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use calypte_disk::{Buffer, Completion, Disk, Extent, Priority, ReadRequest, SEGMENT_BYTES_MAX};
+use calypte_disk::{Buffer, Completion, Disk, Extent, Priority, ReadRequest, SEGMENT_BYTES_DEFAULT};
 use common::{Fixture, SIZES, extent, fixture, modes, open};
 use proptest::prelude::*;
 
@@ -99,8 +99,8 @@ fn check(fixture: &Fixture, mut disk: Disk, acts: &[Act]) {
         match *act {
             Act::Submit { priority, start, segments } => {
                 let extents: Vec<Extent> = (0..=segments)
-                    .map(|n| (start + n * SEGMENT_BYTES_MAX) % SIZES[1])
-                    .map(|start| extent(1, start, (SIZES[1] - start).min(SEGMENT_BYTES_MAX)))
+                    .map(|n| (start + n * SEGMENT_BYTES_DEFAULT) % SIZES[1])
+                    .map(|start| extent(1, start, (SIZES[1] - start).min(SEGMENT_BYTES_DEFAULT)))
                     .collect();
                 let buffer = Buffer::with_capacity(disk.buffer_bytes(&extents));
                 let capacity = buffer.capacity();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use calypte_checkpoint::Catalog;
-use calypte_disk::{Disk, DiskOptions, IoMode, WeightPath};
+use calypte_disk::{Disk, IoMode};
 use calypte_kernels::{Isa, Team};
 use calypte_model::{
     Compute, Kv, LOGIT_ROWS_MAX, Loading, Lookahead, Model, Observer, Workspace, resident_extents,
@@ -14,6 +14,7 @@ use calypte_residency::{CacheStats, Evict, ExpertCache, LayerSize};
 use calypte_text::Tokenizer;
 
 use crate::budget::{Budget, divide, expert_layers};
+use crate::disk::Reads;
 use crate::{EngineError, Options, Session};
 
 /// Told how the opening of a model goes.
@@ -52,13 +53,6 @@ impl Loading for Progress<'_> {
     }
 }
 
-/// Opens the weight files of a catalogue for reading.
-pub(crate) fn open_disk(catalog: &Catalog, io: Option<IoMode>) -> Result<Disk, EngineError> {
-    let files: Vec<WeightPath> =
-        catalog.files.iter().map(|f| WeightPath { path: f.path.clone(), size_bytes: f.size_bytes }).collect();
-    Ok(Disk::open(&files, &DiskOptions { mode: io, ..DiskOptions::default() })?)
-}
-
 impl Engine {
     /// Opens the model at `path` (a GGUF file or a Hugging Face directory): headers, then the budget, and only when that
     /// holds, weights.
@@ -72,7 +66,7 @@ impl Engine {
         options: &Options,
         opening: &mut dyn Opening,
     ) -> Result<Engine, EngineError> {
-        let disk = open_disk(&catalog, options.io)?;
+        let disk = Reads::new(&catalog).open(options)?;
         Engine::with_disk(catalog, disk, options, opening)
     }
 

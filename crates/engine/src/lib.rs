@@ -8,6 +8,7 @@
 
 pub mod budget;
 mod cores;
+mod disk;
 mod engine;
 mod error;
 mod generate;

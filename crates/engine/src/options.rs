@@ -2,6 +2,7 @@
 //! and `kv`.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use calypte_checkpoint::Catalog;
 use calypte_disk::IoMode;
@@ -21,6 +22,9 @@ pub struct Options {
     pub threads: Option<NonZeroUsize>,
     /// How bytes are read; `None`: the best that works.
     pub io: Option<IoMode>,
+    /// File in which measured disks are remembered: it is read when a model is opened, and written by the plan. `None`: nothing
+    /// is remembered.
+    pub disk_profiles: Option<PathBuf>,
     /// The whole budget: weights, keys and values, working memory and experts. A percentage is of the memory available.
     pub ram: Option<Size>,
     /// The expert part alone. A percentage is of the bytes of all experts.
@@ -46,6 +50,7 @@ impl Default for Options {
         Options {
             threads: None,
             io: None,
+            disk_profiles: None,
             ram: None,
             expert_cache: None,
             context: 4096,

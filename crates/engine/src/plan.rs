@@ -3,24 +3,22 @@
 use std::time::Duration;
 
 use calypte_checkpoint::{Catalog, Parameters};
-use calypte_disk::{Disk, Extent, IoMode, measure};
+use calypte_disk::Disk;
 use calypte_kernels::{Activations, Isa, Precision, Team, matmul};
 use calypte_quant::{DType, Matrix};
-use calypte_residency::{LayerExperts, LayerShare};
+use calypte_residency::LayerShare;
 
 use crate::budget::{Budget, BudgetError, divide, expert_layers};
-use crate::engine::open_disk;
+use crate::disk::Reads;
 use crate::stopwatch::Stopwatch;
 use crate::{EngineError, Options};
 
-/// Time given to the disk probe.
-pub const DISK_PROBE: Duration = Duration::from_secs(2);
+pub use crate::disk::{DiskFigure, Probe};
+
 /// Time given to the compute probe.
 const COMPUTE_PROBE: Duration = Duration::from_millis(200);
 /// Bytes of synthetic weights for the compute probe: beyond a private cache, small enough to make at once.
 const COMPUTE_PROBE_BYTES: usize = 16 << 20;
-/// Experts that the probe may touch: enough for its time, bounded so that the list stays small.
-const PROBE_GROUPS_MAX: usize = 4096;
 
 /// What a model would do on this machine under given options.
 #[derive(Clone, Debug)]
@@ -39,7 +37,7 @@ pub struct Plan {
     pub cold_read_bytes: u64,
     /// Weight bytes that a token computes with.
     pub active_bytes: u64,
-    /// The disk, measured with the engine's own reads of this model's file.
+    /// The disk, measured with the engine's own reads of this model's files or of others like them on the same device.
     pub disk: Option<DiskFigure>,
     /// The instruction set that the kernels run on.
     pub isa: Isa,
@@ -51,19 +49,6 @@ pub struct Plan {
     pub warm: Prediction,
 }
 
-/// A measured disk.
-#[derive(Clone, Debug)]
-pub struct DiskFigure {
-    /// Bytes per second.
-    pub bytes_per_s: f64,
-    /// How it was read.
-    pub io: IoMode,
-    /// Why not in a better way.
-    pub fallback_reason: Option<String>,
-    /// Reads that the figure rests on.
-    pub reads: u64,
-}
-
 /// A predicted speed and what limits it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
@@ -73,10 +58,10 @@ pub struct Prediction {
     pub binds: &'static str,
 }
 
-/// Makes the plan for a model whose headers were read. Reads experts for the probe unless `probe_disk` is off.
-pub fn plan(catalog: &Catalog, options: &Options, probe_disk: bool) -> Result<Plan, EngineError> {
+/// Makes the plan for a model whose headers were read. Reads experts when the disk is to be measured.
+pub fn plan(catalog: &Catalog, options: &Options, probe: Probe) -> Result<Plan, EngineError> {
     let isa = Isa::from_env()?;
-    let mut disk = open_disk(catalog, options.io)?;
+    let (measured, disk) = Reads::new(catalog).measured(options, probe)?;
     let layers = expert_layers(catalog);
     let (budget, refusal) = match divide(catalog, &disk, options) {
         Ok(budget) => (budget, None),
@@ -92,7 +77,6 @@ pub fn plan(catalog: &Catalog, options: &Options, probe_disk: bool) -> Result<Pl
     let embedding = catalog.get(None, calypte_checkpoint::Role::TokenEmbedding).map_or(0, |t| t.extent.len);
     // A token looks up one row of the embedding; the matrix is only multiplied when it is the output too.
     let active_bytes = resident - if catalog.arch.tied_embeddings { 0 } else { embedding } + cold_read_bytes;
-    let measured = (probe_disk && !layers.is_empty()).then(|| measure_disk(&mut disk, &layers));
     let compute_bytes_per_s =
         measure_compute(&Team::new(options.threads()), dominant(catalog), options.precision);
     let share = |missed: f64| {
@@ -147,28 +131,6 @@ fn dominant(catalog: &Catalog) -> DType {
         catalog.tensors.values().for_each(|t| *bytes.entry(t.dtype).or_default() += t.extent.len);
     }
     bytes.into_iter().max_by_key(|(_, n)| *n).map_or(DType::F32, |(d, _)| d)
-}
-
-/// Reads experts in a scattered order for [`DISK_PROBE`].
-fn measure_disk(disk: &mut Disk, layers: &[LayerExperts]) -> DiskFigure {
-    let all: Vec<&Vec<Extent>> = layers.iter().flat_map(|l| &l.extents).collect();
-    // A stride coprime to the number of experts visits all of them, far from each other: what a router does to a disk.
-    let stride = (all.len() * 618 / 1000).max(1);
-    let stride = (stride..).find(|s| gcd(*s, all.len()) == 1).unwrap_or(1);
-    let groups: Vec<Vec<Extent>> =
-        (0..all.len().min(PROBE_GROUPS_MAX)).map(|i| all[i * stride % all.len()].clone()).collect();
-    let depth = layers.iter().map(|l| l.top_k).max().unwrap_or(1);
-    let bandwidth = measure(disk, &groups, DISK_PROBE, depth);
-    DiskFigure {
-        bytes_per_s: bandwidth.bytes_per_s,
-        reads: bandwidth.reads,
-        io: disk.mode(),
-        fallback_reason: disk.fallback_reason().map(str::to_string),
-    }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Times the engine's own matrix-vector product over synthetic weights.

@@ -7,7 +7,7 @@ use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::program::{copy_dir, expected, fixture, list, run, run_with_stdin, words};
+use crate::program::{Ran, copy_dir, expected, fixture, list, run, run_with, run_with_stdin, words};
 
 const GREEDY: &str = "--temp 0 --ignore-eos --json -n 32";
 
@@ -344,6 +344,43 @@ fn plans_measure_the_disk() {
     }
     let binds = got["cold"]["binds"].as_str().expect("a term");
     assert!(["disk", "compute"].contains(&binds), "{binds}");
+    assert!(got["disk"]["depth"].as_u64().is_some_and(|n| n > 0), "{got}");
+    assert_eq!(got["disk"]["remembered_unix_s"], Value::Null);
+}
+
+#[test]
+fn plans_remember_the_disk() {
+    let cache = tempfile::tempdir().expect("temporary directory");
+    let model = fixture("qwen3_moe-a");
+    let plan = |flags: &str| -> Ran {
+        let line = format!("plan {{M}} --io pread-buffered --expert-cache min {flags}");
+        run_with(&words(&line, &[("M", &model)]), &[("XDG_CACHE_HOME", cache.path())])
+    };
+    let remembered = |ran: Ran| ran.ok().json()["disk"]["remembered_unix_s"].as_u64();
+    // Nothing yet, measured, remembered, measured anew.
+    assert_eq!(plan("--json --no-probe").ok().json()["disk"], Value::Null);
+    assert_eq!(remembered(plan("--json")), None);
+    let first = plan("--json").ok().json();
+    assert!(first["disk"]["remembered_unix_s"].as_u64().is_some(), "{first}");
+    assert_eq!(plan("--json --no-probe").ok().json()["disk"], first["disk"]);
+    assert_eq!(remembered(plan("--json --probe")), None);
+    let text = plan("").ok().stdout;
+    assert!(text.contains("disk queue") && text.contains("remembered from just now"), "{text}");
+    // What is remembered is used, and damage to it is not even told.
+    let file = cache.path().join("calypte/disk.txt");
+    let answer = |io: &str| {
+        let line = format!("run {{M}} --prompt-ids 1,2,3 -n 8 --temp 0 --json --io {io}");
+        run_with(&words(&line, &[("M", &model)]), &[("XDG_CACHE_HOME", cache.path())]).ok()
+    };
+    let ids = |ran: Ran| ran.json()["ids"].clone();
+    let known = std::fs::read_to_string(&file).expect("remembered");
+    std::fs::write(&file, known.replace(" depth=", " depth=1")).expect("written");
+    let expected = ids(answer("memory"));
+    assert_eq!(ids(answer("pread-buffered")), expected);
+    std::fs::write(&file, "nonsense").expect("written");
+    let ran = answer("pread-buffered");
+    assert!(!ran.stderr.contains("disk.txt"), "{}", ran.stderr);
+    assert_eq!(ids(ran), expected);
 }
 
 #[test]

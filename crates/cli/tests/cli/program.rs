@@ -31,6 +31,8 @@ pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     for name in ["CALYPTE_LOG", "CALYPTE_ISA", "COLUMNS"] {
         command.env_remove(name);
     }
+    // No test may depend on what this machine's disk was measured to be, or leave that behind. Not absolute: ignored.
+    command.env("XDG_CACHE_HOME", "").env("HOME", "").env("USERPROFILE", "");
     // No test may depend on a model that is not a fixture.
     command.env("CALYPTE_MODELS", fixture("no-models"));
     command
@@ -71,6 +73,11 @@ impl Ran {
 /// Runs the program to its end.
 pub fn run<S: AsRef<OsStr>>(args: &[S]) -> Ran {
     Ran::of(command(args).output().expect("the program starts"))
+}
+
+/// Runs the program to its end with something in its environment.
+pub fn run_with<S: AsRef<OsStr>>(args: &[S], environment: &[(&str, &Path)]) -> Ran {
+    Ran::of(command(args).envs(environment.iter().copied()).output().expect("the program starts"))
 }
 
 /// Runs the program to its end with something on stdin.

@@ -6,13 +6,13 @@ use std::fs;
 use std::io::Write;
 
 use calypte_disk::{
-    Buffer, Disk, DiskError, DiskOptions, Extent, FileId, IoMode, Priority, ReadRequest, SEGMENT_BYTES_MAX,
-    WeightPath,
+    Buffer, Disk, DiskError, DiskOptions, Extent, FileId, IoMode, Priority, ReadRequest,
+    SEGMENT_BYTES_DEFAULT, WeightPath,
 };
 use tempfile::TempDir;
 
 /// Sizes of the two files: one that ends in the middle of a block, one that ends with a block.
-pub const SIZES: [usize; 2] = [3 * SEGMENT_BYTES_MAX + 12_345, 2 * SEGMENT_BYTES_MAX];
+pub const SIZES: [usize; 2] = [3 * SEGMENT_BYTES_DEFAULT + 12_345, 2 * SEGMENT_BYTES_DEFAULT];
 
 pub struct Fixture {
     _dir: TempDir,
