@@ -11,6 +11,7 @@ mod cores;
 mod engine;
 mod error;
 mod generate;
+mod learning;
 pub mod memory;
 mod options;
 pub mod plan;
@@ -20,6 +21,7 @@ mod session;
 pub mod size;
 mod stopwatch;
 mod streaming;
+mod usage;
 
 pub use calypte_checkpoint as checkpoint;
 pub use calypte_disk::{DiskOptions, IoMode};
