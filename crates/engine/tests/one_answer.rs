@@ -166,7 +166,7 @@ fn whatever_is_remembered() {
         let want = answer(&model, &prompt, &options(Size::All, 1, 256, IoMode::Memory));
         for (cache, io) in [
             (Size::Min, IoMode::PreadBuffered),
-            (Size::Percent(60.0), IoMode::UringDirect),
+            (Size::Percent(80.0), IoMode::UringDirect),
             (Size::All, IoMode::Memory),
         ] {
             let directory = tempfile::tempdir().expect("a directory");

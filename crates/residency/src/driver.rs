@@ -366,7 +366,8 @@ impl ExpertCache {
     }
 
     fn wait_for_one(&mut self, layer: u32) -> Result<(), ResidencyError> {
-        if self.disk.in_flight() == 0 {
+        if !self.machine.step_reads() {
+            // What is under way, if anything is, are guesses: the step waits for none of them while it can help itself.
             self.tell(Event::Stalled);
             self.check_pending_error()?;
         }

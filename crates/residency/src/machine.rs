@@ -42,8 +42,8 @@ pub enum Event<'a> {
     Failed(Key),
     /// One lease of this expert was given back.
     Released(Key),
-    /// Nothing is being read, nothing will be released, and the step is not finished: experts that should stay may be
-    /// given up too.
+    /// Nothing that the step needs is being read, nothing will be released, and the step is not finished: experts that should stay may
+    /// be given up too.
     Stalled,
     /// The step is over. Reads in flight still land, in slots that nobody waits for.
     Abort,
@@ -285,6 +285,12 @@ impl Machine {
     /// Whether the step under way has failed, or waits for slots: then nothing is read on a guess.
     pub fn step_waits(&self) -> bool {
         self.step.as_ref().is_some_and(|step| step.failed || !step.pending.is_empty())
+    }
+
+    /// Whether an expert of the step under way is being read.
+    pub fn step_reads(&self) -> bool {
+        let Some(step) = &self.step else { return false };
+        step.members.iter().any(|&expert| self.state(Key { layer: step.layer, expert }) == SlotState::Loading)
     }
 
     /// The slot of an expert; FREE for experts that do not exist.

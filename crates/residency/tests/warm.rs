@@ -17,6 +17,9 @@ use proptest::prelude::*;
 /// A disk that is never idle: it reads what is demanded, and anything else only for one who has nothing else to wait for.
 struct Busy {
     inner: Box<dyn Backend>,
+    /// So many idle reads are under way from the start: they cannot be called off, and land when somebody waits.
+    begins: usize,
+    under_way: VecDeque<ReadRequest>,
     waiting: VecDeque<ReadRequest>,
     ready: VecDeque<Completion>,
     /// Idle reads that somebody waited for.
@@ -30,7 +33,10 @@ impl Backend for Busy {
         match request.priority {
             Priority::Idle => {
                 self.submitted.fetch_add(1, Ordering::Relaxed);
-                self.waiting.push_back(request);
+                match self.under_way.len() < self.begins {
+                    true => self.under_way.push_back(request),
+                    false => self.waiting.push_back(request),
+                }
             }
             _ => self.inner.submit(request),
         }
@@ -54,13 +60,17 @@ impl Backend for Busy {
         if let Some(completion) = self.poll() {
             return Some(completion);
         }
-        self.waited_for.fetch_add(1, Ordering::Relaxed);
-        self.inner.submit(self.waiting.pop_front()?);
+        let begun = self.under_way.pop_front().inspect(|_| self.begins -= 1);
+        let next = begun.or_else(|| {
+            let waited_for = |_: &ReadRequest| drop(self.waited_for.fetch_add(1, Ordering::Relaxed));
+            self.waiting.pop_front().inspect(waited_for)
+        });
+        self.inner.submit(next?);
         self.inner.wait()
     }
 
     fn in_flight(&self) -> usize {
-        self.waiting.len() + self.ready.len() + self.inner.in_flight()
+        self.under_way.len() + self.waiting.len() + self.ready.len() + self.inner.in_flight()
     }
 
     fn mode(&self) -> IoMode {
@@ -90,12 +100,13 @@ fn counts(stats: CacheStats) -> (u64, u64, u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// On a disk that never comes to it, a warm start makes no step wait. In a layer on its own it changes nothing at all; among
-    /// several, a layer keeps to its share while others wait for their warm reads, instead of borrowing their slots.
+    /// On a disk that never comes to it, a warm start makes no step wait, except for what is under way. If nothing is, it
+    /// changes nothing at all in a layer on its own; among several, a layer keeps to its share while others wait for their warm reads, instead of borrowing their slots.
     #[test]
     fn a_busy_disk_makes_no_step_wait(
         seed in any::<u64>(),
         layers in 1usize..3,
+        begins in 0usize..4,
         extra in 0u64..20,
         lengths in prop::collection::vec(1usize..14, 1..12),
     ) {
@@ -113,7 +124,8 @@ proptest! {
             let submitted = Arc::new(AtomicUsize::new(0));
             let busy = model.disk().map_backend(|inner| {
                 let (waited_for, submitted) = (Arc::clone(&waited_for), Arc::clone(&submitted));
-                Box::new(Busy { inner, waiting: VecDeque::new(), ready: VecDeque::new(), waited_for, submitted })
+                let (under_way, waiting, ready) = Default::default();
+                Box::new(Busy { inner, begins, under_way, waiting, ready, waited_for, submitted })
             });
             let cache = |disk| {
                 ExpertCache::new(model.layers.clone(), budget_bytes, by_name(policy).unwrap(), disk).unwrap()
@@ -124,7 +136,7 @@ proptest! {
             for (layer, union) in &steps {
                 step(&mut warm, &model, *layer, union);
                 step(&mut cold, &model, *layer, union);
-                if layers == 1 {
+                if layers == 1 && begins == 0 {
                     prop_assert_eq!(counts(warm.stats()), counts(cold.stats()), "{} {:?}", policy, &steps);
                 }
                 prop_assert!(warm.resident_bytes() <= budget_bytes);
