@@ -62,8 +62,7 @@ impl Backend for Busy {
         }
         let begun = self.under_way.pop_front().inspect(|_| self.begins -= 1);
         let next = begun.or_else(|| {
-            let waited_for = |_: &ReadRequest| drop(self.waited_for.fetch_add(1, Ordering::Relaxed));
-            self.waiting.pop_front().inspect(waited_for)
+            self.waiting.pop_front().inspect(|_| _ = self.waited_for.fetch_add(1, Ordering::Relaxed))
         });
         self.inner.submit(next?);
         self.inner.wait()
