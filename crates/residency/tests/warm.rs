@@ -196,3 +196,23 @@ fn nothing_remembered_is_nothing_read() {
     run_step(&mut cache, &model, 0, &[0, 1]);
     assert_eq!((cache.stats().misses, cache.stats().prefetches), (2, 0));
 }
+
+/// Both slots of a layer are taken by warm reads that have begun, and the step needs two more: it gives up what has landed instead of
+/// waiting for the other layer's warm reads.
+#[test]
+fn a_step_helps_itself_before_it_waits() {
+    let model = Model::new(&[(8, 2, 60), (8, 2, 60)]);
+    let waited_for = Arc::new(AtomicUsize::new(0));
+    let busy = model.disk().map_backend(|inner| {
+        let (under_way, waiting, ready, submitted) = Default::default();
+        let waited_for = Arc::clone(&waited_for);
+        Box::new(Busy { inner, begins: 2, under_way, waiting, ready, waited_for, submitted })
+    });
+    let floor = ExpertCache::floor_bytes(&model.layers, &model.disk());
+    let mut cache = ExpertCache::new(model.layers.clone(), floor, by_name("lru").unwrap(), busy).unwrap();
+    cache.remember(&usage(&model, |_, expert| usize::from(expert < 2)));
+    assert_eq!(cache.disk().in_flight(), 4, "all slots");
+    step(&mut cache, &model, 0, &[0, 1, 2, 3]);
+    assert_eq!(waited_for.load(Ordering::Relaxed), 0);
+    assert_eq!(cache.disk().in_flight(), 2, "the other layer's");
+}
