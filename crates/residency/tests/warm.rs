@@ -210,7 +210,8 @@ fn a_step_helps_itself_before_it_waits() {
     });
     let floor = ExpertCache::floor_bytes(&model.layers, &model.disk());
     let mut cache = ExpertCache::new(model.layers.clone(), floor, by_name("lru").unwrap(), busy).unwrap();
-    cache.remember(&usage(&model, |_, expert| usize::from(expert < 2)));
+    // The other layer's favourites are more, so each is less likely.
+    cache.remember(&usage(&model, |layer, expert| usize::from(expert < 2 + layer as u32)));
     assert_eq!(cache.disk().in_flight(), 4, "all slots");
     step(&mut cache, &model, 0, &[0, 1, 2, 3]);
     assert_eq!(waited_for.load(Ordering::Relaxed), 0);
