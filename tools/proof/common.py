@@ -43,12 +43,12 @@ class Engines:
         """`calypte score` in chunks, as JSON."""
         source = ["--text-file", text] if text else ["--ids-file", ids]
         count = ["--chunks", str(chunks)] if chunks else []
-        return self._json(["score", model, *source, "--chunk", str(chunk), *count, *more])
+        return self._json(["score", model, "--no-learning", *source, "--chunk", str(chunk), *count, *more])
 
     def run(self, model, ids, tokens, more=()):
         """Greedy `calypte run` from token ids: the ids generated."""
         given = ["--prompt-ids", ",".join(map(str, ids)), "-n", str(tokens), "--temp", "0", "--ignore-eos"]
-        return self._json(["run", model, *given, *more])["ids"]
+        return self._json(["run", model, "--no-learning", *given, *more])["ids"]
 
     def _json(self, words):
         line = [self.bin, *words, "--json", "--threads", str(self.args.threads)]

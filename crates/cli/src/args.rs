@@ -12,6 +12,7 @@ use crate::bench::BenchArgs;
 use crate::cache::disk_profiles;
 use crate::ids::Ids;
 use crate::replay::ReplayArgs;
+use crate::state;
 use crate::template::TemplateArgs;
 use crate::tokenize::TokenizeArgs;
 use crate::trace::TraceArgs;
@@ -128,6 +129,9 @@ pub struct RunArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a docstring would become help text")]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a docstring would become help text")]
+    pub learning: LearningArgs,
 }
 
 /// Where a prompt comes from besides the command line's own words.
@@ -264,7 +268,25 @@ impl EngineArgs {
             policy: self.policy.clone(),
             predictor: self.predictor.clone(),
             prefetch: !self.no_prefetch,
+            usage_directory: None,
         }
+    }
+}
+
+/// What is remembered from one run to the next, by the commands that answer. Those that measure remember nothing, so that what
+/// they find does not depend on what was done before.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub struct LearningArgs {
+    /// Neither read nor write which experts of the model were used: start as if it were the first run, and leave no trace
+    #[arg(long)]
+    pub no_learning: bool,
+}
+
+impl LearningArgs {
+    /// `options`, with what is remembered.
+    pub fn with(self, options: Options) -> Options {
+        Options { usage_directory: if self.no_learning { None } else { state::usage_directory() }, ..options }
     }
 }
 
@@ -297,6 +319,9 @@ pub struct ChatArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a docstring would become help text")]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a docstring would become help text")]
+    pub learning: LearningArgs,
 }
 
 const PLAN_EXAMPLES: &str = "\
@@ -375,6 +400,9 @@ pub struct ScoreArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a docstring would become help text")]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a docstring would become help text")]
+    pub learning: LearningArgs,
 }
 
 /// What is scored.

@@ -31,7 +31,7 @@ A backslash at the end of a line continues it on the next one. Ctrl-C stops an a
 pub fn chat(args: &ChatArgs) -> Result<(), Failure> {
     let interrupts = Interrupts::catch();
     let catalog = headers(args.model.as_deref())?;
-    let options = args.engine.options(context_default(&catalog));
+    let options = args.learning.with(args.engine.options(context_default(&catalog)));
     let mut progress = Progress::new();
     let engine = load(catalog, &options, &mut progress)?;
     let template = engine.tokenizer()?.chat_template();
@@ -164,6 +164,8 @@ impl Talk<'_> {
             engine.generate(session, new, &generation, &mut on_event, &mut (), cancelled)
         });
         self.progress.clear();
+        // Ctrl-C while the next line is awaited may end the program at once.
+        self.engine.keep_usage();
         let outcome = outcome?;
         failure.map_or(Ok(()), Err)?;
         self.out.text("\n")?;

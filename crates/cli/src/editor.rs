@@ -7,6 +7,7 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use crate::exit::Failure;
+use crate::state;
 
 /// What the editor shows before a line, and before one that continues it.
 const PROMPT: &str = "> ";
@@ -121,12 +122,9 @@ impl Editor {
     }
 }
 
-/// `calypte/history` in the person's state directory, where the XDG base directory specification puts such files.
+/// `history` in the person's state directory.
 fn history_file() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty());
-    let state = variable("XDG_STATE_HOME").map(PathBuf::from);
-    let state = state.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".local/state")))?;
-    let directory = state.join("calypte");
+    let directory = state::directory()?;
     std::fs::create_dir_all(&directory).ok()?;
     Some(directory.join("history"))
 }

@@ -25,6 +25,7 @@ mod prompt;
 mod replay;
 mod run;
 mod score;
+mod state;
 mod stats;
 mod template;
 mod tokenize;

@@ -24,7 +24,8 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     };
     let mut progress = Progress::new();
     let positions = prompt.positions_max().saturating_add(args.tokens);
-    let mut engine = load(headers(model.as_deref())?, &args.engine.options(positions), &mut progress)?;
+    let options = args.learning.with(args.engine.options(positions));
+    let mut engine = load(headers(model.as_deref())?, &options, &mut progress)?;
     let ids = prompt.tokens(&engine)?;
     let seed = args.engine.seed.unwrap_or_else(stats::random_seed);
     let generation = Generation {

@@ -24,7 +24,8 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
     let mut progress = Progress::new();
     let positions = source.positions_max();
     let positions = args.chunk.map_or(positions, |chunk| positions.min(chunk.get()));
-    let mut engine = load(headers(args.model.as_deref())?, &args.engine.options(positions), &mut progress)?;
+    let options = args.learning.with(args.engine.options(positions));
+    let mut engine = load(headers(args.model.as_deref())?, &options, &mut progress)?;
     let mut ids = source.tokens(&engine)?;
     if let Some(chunk) = args.chunk {
         cut(&mut ids, chunk, args.chunks, bos(&engine))?;

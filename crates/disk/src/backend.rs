@@ -12,6 +12,8 @@ pub enum Priority {
     /// Somebody may want it. It is read while the disk has little else to do ([`crate::HINT_DEPTH_MAX`]), and can be made
     /// a demand or cancelled until then.
     Hint,
+    /// As a hint, but behind all hints: nobody expects to want it soon.
+    Idle,
 }
 
 /// Extents to read into one buffer.

@@ -20,7 +20,7 @@ pub struct DiskStats {
     pub requests: u64,
     /// Requests that failed; cancelled ones are none.
     pub requests_failed: u64,
-    /// Hints that were cancelled before all of them was issued.
+    /// Hints and idle reads that were cancelled before all of them was issued.
     pub requests_cancelled: u64,
     /// Reads that returned data, counted at the system call (one for each segment, and for each repetition).
     pub reads: u64,
@@ -28,7 +28,7 @@ pub struct DiskStats {
     pub bytes_transferred: u64,
     /// Bytes of the extents of requests that completed.
     pub bytes_useful: u64,
-    /// The part of them that completed as hints, never having been demanded while under way.
+    /// The part of them that completed as hints or idle reads, never having been demanded while under way.
     pub bytes_hinted: u64,
     /// Reads that had to be issued again: short, interrupted, or failed for the moment.
     pub retries: u64,
@@ -123,21 +123,22 @@ impl Disk {
         self.backend.submit(request);
     }
 
-    /// The hint with this ticket is needed now: what was not issued of it is demand from here on. Nothing happens to other
+    /// The hint (or idle read) with this ticket is needed now: what was not issued of it is demand from here on. Nothing happens to other
     /// tickets.
     pub fn promote(&mut self, ticket: u64) {
-        if let Some(priority @ Priority::Hint) = self.priorities.get_mut(&ticket) {
+        if let Some(priority @ (Priority::Hint | Priority::Idle)) = self.priorities.get_mut(&ticket) {
             *priority = Priority::Demand;
             self.backend.promote(ticket);
         }
     }
 
-    /// Calls a hint off. `true` when a part of it was not issued yet: that never will be, and the request completes with
+    /// Calls a hint (or an idle read) off. `true` when a part of it was not issued yet: that never will be, and the request completes with
     /// [`Failure::Cancelled`], or with a failure that came before. `false` when there is nothing to call off: it is wholly under way or complete, is a
     /// demand, or does not exist; what exists completes as if nothing had been said. Its buffer comes back with the
     /// completion in every case.
     pub fn cancel(&mut self, ticket: u64) -> bool {
-        self.priorities.get(&ticket) == Some(&Priority::Hint) && self.backend.cancel(ticket)
+        let may_wait = self.priorities.get(&ticket).is_some_and(|&priority| priority != Priority::Demand);
+        may_wait && self.backend.cancel(ticket)
     }
 
     /// The next completion if there is one. Never blocks.
@@ -209,7 +210,7 @@ impl Disk {
             Ok(loaded) => {
                 self.stats.requests += 1;
                 self.stats.bytes_useful += loaded.useful_bytes();
-                if priority == Some(Priority::Hint) {
+                if priority.is_some_and(|priority| priority != Priority::Demand) {
                     self.stats.bytes_hinted += loaded.useful_bytes();
                 }
             }

@@ -1,4 +1,4 @@
-//! The line of segments before the readers: demand first; hints only while little else is under way.
+//! The line of segments before the readers: demand first; hints, and idle reads behind them, only while little else is under way.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -18,7 +18,7 @@ pub(crate) struct Op {
 /// Within a priority the order is that of submission, so the segments of a request stand together and the oldest
 /// request is finished first. A hint may only join while fewer than [`HINT_DEPTH_MAX`] segments are under way: behind a busy
 /// device it would take bandwidth from reads that somebody waits for, and a demand that arrives later waits for no more
-/// than these.
+/// than these. The same holds for idle reads, which come after the hints.
 pub(crate) struct Line {
     state: Mutex<State>,
     arrived: Condvar,
@@ -32,6 +32,8 @@ struct State {
     demand: VecDeque<Op>,
     /// Sorted by the number of the flight.
     hints: VecDeque<Op>,
+    /// Sorted by the number of the flight.
+    idle: VecDeque<Op>,
     /// Taken out and not at rest, of both kinds.
     under_way: usize,
     stopping: bool,
@@ -53,12 +55,26 @@ impl State {
         let hint_depth = HINT_DEPTH_MAX.min(self.depth - 1).max(1);
         let op = match self.demand.pop_front() {
             Some(op) => op,
-            None if self.under_way < hint_depth => self.hints.pop_front()?,
+            None if self.under_way < hint_depth => {
+                self.hints.pop_front().or_else(|| self.idle.pop_front())?
+            }
             None => return None,
         };
         self.under_way += 1;
         op.flight.begin();
         Some(op)
+    }
+
+    /// Takes out what waits of flight `id` without being demand. A flight has one priority, so only one line has it; many idle
+    /// reads may wait, so they are not gone through.
+    fn cut_out(&mut self, id: u64) -> VecDeque<Op> {
+        let cut = |line: &mut VecDeque<Op>| -> VecDeque<Op> {
+            let first = line.partition_point(|op| op.flight.id < id);
+            let end = line.partition_point(|op| op.flight.id <= id);
+            line.drain(first..end).collect()
+        };
+        let hints = cut(&mut self.hints);
+        if hints.is_empty() { cut(&mut self.idle) } else { hints }
     }
 }
 
@@ -83,16 +99,16 @@ impl Line {
         match priority {
             Priority::Demand => state.demand.extend(ops),
             Priority::Hint => state.hints.extend(ops),
+            Priority::Idle => state.idle.extend(ops),
         }
         drop(state);
         self.arrived.notify_all();
     }
 
-    /// What waits of flight `id` as a hint becomes demand, behind the demand that was submitted before it.
+    /// What waits of flight `id` as a hint or an idle read becomes demand, behind the demand that was submitted before it.
     pub fn promote(&self, id: u64) {
         let mut state = lock(&self.state);
-        let (mut promoted, hints) = split(&mut state.hints, id);
-        state.hints = hints;
+        let mut promoted = state.cut_out(id);
         let at = state.demand.partition_point(|op| op.flight.id < id);
         let mut later = state.demand.split_off(at);
         state.demand.append(&mut promoted);
@@ -101,12 +117,9 @@ impl Line {
         self.arrived.notify_all();
     }
 
-    /// Takes out what waits of flight `id` as a hint. The caller lands it.
+    /// Takes out what waits of flight `id` as a hint or an idle read. The caller lands it.
     pub fn withdraw(&self, id: u64) -> VecDeque<Op> {
-        let mut state = lock(&self.state);
-        let (withdrawn, hints) = split(&mut state.hints, id);
-        state.hints = hints;
-        withdrawn
+        lock(&self.state).cut_out(id)
     }
 
     /// The next segment if one may go now. Never blocks.
@@ -132,7 +145,7 @@ impl Line {
     pub fn rest(&self, op: Op) -> Arc<Flight> {
         let mut state = lock(&self.state);
         state.under_way -= 1;
-        let waiting = !state.demand.is_empty() || !state.hints.is_empty();
+        let waiting = !(state.demand.is_empty() && state.hints.is_empty() && state.idle.is_empty());
         drop(state);
         if waiting {
             // Another reader may have been kept from it.
@@ -148,6 +161,7 @@ impl Line {
         state.stopping = true;
         state.demand.clear();
         state.hints.clear();
+        state.idle.clear();
         drop(state);
         self.arrived.notify_all();
     }
@@ -162,11 +176,6 @@ impl Line {
         lock(&self.state).stalled = stalled;
         self.arrived.notify_all();
     }
-}
-
-/// Flight `id`'s part of the line, and the rest of it.
-fn split(line: &mut VecDeque<Op>, id: u64) -> (VecDeque<Op>, VecDeque<Op>) {
-    line.drain(..).partition(|op| op.flight.id == id)
 }
 
 #[cfg(test)]
@@ -198,6 +207,7 @@ mod tests {
         prop_oneof![
             2 => join(Priority::Demand),
             4 => join(Priority::Hint),
+            3 => join(Priority::Idle),
             2 => (0usize..20).prop_map(Act::Promote),
             2 => (0usize..20).prop_map(Act::Withdraw),
             10 => Just(Act::Take),
@@ -245,7 +255,7 @@ mod tests {
                 }
                 Act::Withdraw(n) if flights > 0 => {
                     let id = n as u64 % flights;
-                    let goes = |w: &Waiting| w.0 == Priority::Hint && w.1 == id;
+                    let goes = |w: &Waiting| w.0 != Priority::Demand && w.1 == id;
                     let expected: Vec<_> = waiting.iter().filter(|w| goes(w)).map(|w| (w.1, w.2)).collect();
                     assert_eq!(line.withdraw(id).iter().map(named).collect::<Vec<_>>(), expected);
                     waiting.retain(|w| !goes(w));

@@ -9,6 +9,7 @@ use calypte_residency::policy::Successor;
 use calypte_residency::predict::Learned;
 use calypte_residency::{Arrange, ExpertCache, LayerExperts, LayerSize};
 
+use crate::learning;
 use crate::memory::{Available, available};
 use crate::size::human;
 use crate::{Options, Size};
@@ -34,7 +35,7 @@ pub struct Budget {
     pub kv_bytes_per_token: u64,
     /// What a step computes in.
     pub working_bytes: u64,
-    /// The rest of the program, with the tables of the eviction policy.
+    /// The rest of the program, with the tables of all that learns.
     pub program_bytes: u64,
     /// The expert cache.
     pub expert_bytes: u64,
@@ -114,7 +115,7 @@ pub fn expert_layers(catalog: &Catalog) -> Vec<LayerExperts> {
     trunk.map(layer).collect()
 }
 
-/// Memory for what a policy and a predictor learn.
+/// Memory for what a policy and a predictor learn, and for what is remembered.
 fn tables_bytes(layers: &[LayerExperts], disk: &Disk, options: &Options) -> u64 {
     let of_policy = match options.policy.is_successor() {
         true => Successor::memory_bytes(layers.iter().map(|layer| layer.extents.len())),
@@ -125,7 +126,9 @@ fn tables_bytes(layers: &[LayerExperts], disk: &Disk, options: &Options) -> u64 
         "learned" => Learned::memory_bytes(&sizes),
         _ => 0,
     };
-    of_policy + of_predictor
+    // Whether anything is remembered or not: a plan shall say what a run does.
+    let of_usage = learning::memory_bytes(layers.iter().map(|layer| layer.extents.len()));
+    of_policy + of_predictor + of_usage
 }
 
 /// Divides the budget as `options` ask.

@@ -15,6 +15,7 @@ use calypte_text::Tokenizer;
 
 use crate::budget::{Budget, divide, expert_layers};
 use crate::disk::Reads;
+use crate::learning::{Counting, Learning};
 use crate::{EngineError, Options, Session};
 
 /// Told how the opening of a model goes.
@@ -37,6 +38,7 @@ pub struct Engine {
     options: Options,
     pub(crate) experts: ExpertCache,
     lookahead: Lookahead,
+    learning: Option<Learning>,
     workspace: Workspace,
 }
 
@@ -97,12 +99,17 @@ impl Engine {
         let total = resident_extents(&catalog).map(|e| e.len).sum();
         let mut progress = Progress { opening, done: 0, total };
         let model = Model::load(&catalog, &mut disk, &mut progress).map_err(EngineError::Load)?;
-        let experts = ExpertCache::new(expert_layers(&catalog), budget.expert_bytes, policy, disk)?;
+        let mut experts = ExpertCache::new(expert_layers(&catalog), budget.expert_bytes, policy, disk)?;
         // Where everything stays in memory there is nothing to guess.
         let streams = budget.expert_bytes < budget.expert_bytes_whole;
         let lookahead = if streams { options.predictor.make(options.prefetch) } else { Lookahead::default() };
+        let learning = Learning::open(&catalog, options);
+        if let Some(usage) = learning.as_ref().and_then(Learning::remembered) {
+            experts.remember(&usage);
+        }
         Ok(Engine {
             lookahead,
+            learning,
             team: Team::new(options.threads()),
             options: options.clone(),
             workspace: Workspace::default(),
@@ -162,6 +169,14 @@ impl Engine {
         self.experts.reset_stats();
     }
 
+    /// Writes down which experts were used so far, if this is remembered at all. Dropping the engine does too; this is for moments
+    /// after which the program may end without notice.
+    pub fn keep_usage(&mut self) {
+        if let Some(learning) = &mut self.learning {
+            learning.write();
+        }
+    }
+
     /// The tokenizer, or an error that says that the model has none.
     pub fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
         self.tokenizer
@@ -197,11 +212,16 @@ impl Engine {
             self.experts.sequence_begins();
             self.lookahead.sequence_begins();
         }
-        let Engine { model, experts, lookahead, workspace, .. } = self;
+        let Engine { model, experts, lookahead, learning, workspace, .. } = self;
+        let mut counting = Counting { learning: learning.as_mut(), inner: observer };
+        let kv = &mut session.kv;
         model
-            .forward(&compute, tokens, &mut session.kv, experts, lookahead, workspace, observer, cancelled)
+            .forward(&compute, tokens, kv, experts, lookahead, workspace, &mut counting, cancelled)
             .map_err(EngineError::Run)?;
         session.tokens.extend_from_slice(tokens);
+        if let Some(learning) = learning {
+            learning.step_ended();
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@ mod disk;
 mod engine;
 mod error;
 mod generate;
+mod learning;
 pub mod memory;
 mod options;
 pub mod plan;
@@ -21,6 +22,7 @@ mod session;
 pub mod size;
 mod stopwatch;
 mod streaming;
+mod usage;
 
 pub use calypte_checkpoint as checkpoint;
 pub use calypte_disk::{DiskOptions, IoMode};

@@ -43,6 +43,9 @@ pub struct Options {
     pub predictor: Predictor,
     /// Whether experts are read on guesses; otherwise these only keep residents.
     pub prefetch: bool,
+    /// Where is kept which experts of a model were used, from one run to the next; `None`: nothing is remembered, neither read nor
+    /// written. The file is named after the model's fingerprint and is written when the engine is dropped, and now and then before.
+    pub usage_directory: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -60,6 +63,7 @@ impl Default for Options {
             policy: Policy::default(),
             predictor: Predictor::default(),
             prefetch: true,
+            usage_directory: None,
         }
     }
 }

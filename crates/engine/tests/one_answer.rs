@@ -189,6 +189,31 @@ fn a_timeline_cut_back() {
     }
 }
 
+/// What earlier runs left, of whatever subject, changes no answer: neither that of the run which finds nothing, nor later ones.
+#[test]
+fn whatever_is_remembered() {
+    for dir in common::checkpoints() {
+        let prompt = Expected::read(&dir).prompt_ids;
+        let file = dir.join("model.gguf");
+        let model = if file.exists() { file } else { dir };
+        let other: Vec<u32> = prompt.iter().rev().copied().collect();
+        let want = answer(&model, &prompt, &options(Size::All, 1, 256, IoMode::Memory));
+        for (cache, io) in [
+            (Size::Min, IoMode::PreadBuffered),
+            (Size::Percent(80.0), IoMode::UringDirect),
+            (Size::All, IoMode::Memory),
+        ] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let usage_directory = Some(directory.path().to_owned());
+            let learning = Options { usage_directory, ..options(cache, 2, 7, io) };
+            for (run, ids) in [&prompt, &prompt, &other, &prompt].into_iter().enumerate() {
+                let got = answer(&model, ids, &learning);
+                assert!(ids != &prompt || got == want, "{}: {cache:?}, {io:?}, run {run}", model.display());
+            }
+        }
+    }
+}
+
 #[test]
 fn the_digest_tells_answers_apart() {
     let model = fixtures().join("quant-mix/model.gguf");

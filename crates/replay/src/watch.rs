@@ -66,6 +66,10 @@ impl Evict for Watch {
         self.policy.prepare(layers);
     }
 
+    fn seed(&mut self, layer: u32, shares: &[f32]) {
+        self.policy.seed(layer, shares);
+    }
+
     fn sequence_begins(&mut self) {
         self.policy.sequence_begins();
     }

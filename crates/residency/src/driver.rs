@@ -7,6 +7,7 @@
 mod hints;
 mod layer;
 mod pool;
+mod warm;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use crate::{CacheStats, Command, Event, Evict, Key, Machine, ResidencyError, Slo
 use hints::Hints;
 use layer::{Room, sizes};
 use pool::BufferPool;
+use warm::Warm;
 
 pub use layer::{Arrange, LayerExperts, Lease};
 
@@ -31,6 +33,7 @@ pub struct ExpertCache {
     disk: Disk,
     pool: BufferPool,
     hints: Hints,
+    warm: Warm,
     /// What the reads are that the machine asks for at the moment.
     priority: Priority,
     /// Leases that the next `ready` returns.
@@ -77,6 +80,7 @@ impl ExpertCache {
         Ok(ExpertCache {
             machine,
             hints: Hints::new(rooms.len()),
+            warm: Warm::new(rooms.len()),
             priority: Priority::Demand,
             rooms,
             disk_stats_at_reset: disk.stats(),
@@ -104,6 +108,7 @@ impl ExpertCache {
         }
         self.pending_error = None;
         self.judge_guesses(layer, union);
+        self.make_way(layer, union);
         if let Err(error) = self.take_landed() {
             // Nobody waited for it: no step was under way.
             tracing::debug!(%error, "what a read on a guess brought could not be used");
@@ -119,6 +124,7 @@ impl ExpertCache {
         self.pending_error = self.machine.apply(event, &mut self.commands).err();
         self.union = ordered;
         self.execute();
+        self.read_warm();
     }
 
     /// What comes has nothing to do with what was: another conversation. Only the policy cares.
@@ -181,6 +187,7 @@ impl ExpertCache {
             self.tell(Event::Released(key));
         }
         self.cancel_hints();
+        self.cancel_warm();
         while self.disk.in_flight() > 0 {
             let Some(completion) = self.disk.wait() else {
                 break;
@@ -309,12 +316,14 @@ impl ExpertCache {
         match self.pool.take(room.slot_bytes) {
             Some(buffer) => {
                 let (ticket, extents) = (ticket(key), extents.clone());
-                if self.priority == Priority::Hint {
-                    self.hints.submitted(key);
+                match self.priority {
+                    Priority::Demand => {}
+                    Priority::Hint => self.hints.submitted(key),
+                    Priority::Idle => self.warm.submitted(key),
                 }
                 self.disk.submit(ReadRequest { ticket, priority: self.priority, extents, buffer })
             }
-            None if self.priority == Priority::Hint => self.fail(key),
+            None if self.priority != Priority::Demand => self.fail(key),
             None => {
                 self.pending_error = Some(ResidencyError::NoMemory {
                     layer: key.layer as usize,
@@ -357,7 +366,8 @@ impl ExpertCache {
     }
 
     fn wait_for_one(&mut self, layer: u32) -> Result<(), ResidencyError> {
-        if self.disk.in_flight() == 0 {
+        if !self.machine.step_reads() {
+            // What is under way, if anything is, are guesses: the step waits for none of them while it can help itself.
             self.tell(Event::Stalled);
             self.check_pending_error()?;
         }
@@ -374,7 +384,7 @@ impl ExpertCache {
 
     fn complete(&mut self, completion: Completion) -> Result<(), ResidencyError> {
         let key = key_of(completion.ticket);
-        let guessed = self.hints.completed(key);
+        let guessed = self.hints.completed(key) | self.warm.completed(key);
         match completion.result {
             Ok(loaded) => match self.arrange(key, loaded) {
                 Ok(loaded) => {
@@ -387,7 +397,12 @@ impl ExpertCache {
                 Err((message, buffer)) => {
                     self.reads_failed += 1;
                     self.pool.give_back(buffer);
+                    let awaited = self.machine.awaited(key);
                     self.fail(key);
+                    if guessed && !awaited {
+                        tracing::debug!(?key, message, "what a read on a guess brought could not be used");
+                        return Ok(());
+                    }
                     let layer = key.layer as usize;
                     Err(ResidencyError::Arrange { layer, expert: key.expert, message })
                 }

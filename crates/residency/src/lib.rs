@@ -1,7 +1,7 @@
 //! Which routed expert lives in memory.
 //!
 //! What lives here: the byte budget with its per-layer floors, the slots and their leases, eviction policies, predictors,
-//! and the counting of hits and misses. [`Machine`] is pure and deterministic (events in, commands out), so that a recorded
+//! what is remembered of earlier runs, and the counting of hits and misses. [`Machine`] is pure and deterministic (events in, commands out), so that a recorded
 //! routing trace gives the same hits on any machine; [`ExpertCache`] is the one small driver that executes its commands
 //! on a [`calypte_disk::Disk`].
 //!
@@ -16,6 +16,7 @@ pub mod per_expert;
 pub mod policy;
 pub mod predict;
 mod stats;
+mod usage;
 
 pub use budget::{LayerShare, LayerSize, floor_bytes, share, whole_bytes};
 pub use driver::{Arrange, ExpertCache, LayerExperts, Lease};
@@ -23,3 +24,4 @@ pub use error::ResidencyError;
 pub use machine::{Command, Event, Key, Machine, SlotState};
 pub use policy::Evict;
 pub use stats::{CacheStats, MachineCounts};
+pub use usage::{HALF_LIFE_TOKENS, USES_MAX, Usage};

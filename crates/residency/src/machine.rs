@@ -42,8 +42,8 @@ pub enum Event<'a> {
     Failed(Key),
     /// One lease of this expert was given back.
     Released(Key),
-    /// Nothing is being read, nothing will be released, and the step is not finished: experts that should stay may be
-    /// given up too.
+    /// Nothing that the step needs is being read, nothing will be released, and the step is not finished: experts that should stay may
+    /// be given up too.
     Stalled,
     /// The step is over. Reads in flight still land, in slots that nobody waits for.
     Abort,
@@ -56,6 +56,16 @@ pub enum Event<'a> {
         /// Experts, the tokens that will use them, and how likely that is.
         guesses: &'a [Guess],
     },
+    /// Share of tokens that used each expert of `layer` in earlier runs, `[experts]` ([`Evict::seed`]). Of no effect once the layer
+    /// had a step or holds an expert, or if there are not as many as experts. Only the policy cares.
+    Seed {
+        /// MoE layer.
+        layer: u32,
+        /// One number an expert, 0 to 1.
+        shares: &'a [f32],
+    },
+    /// As [`Event::Prefetch`], but only into a slot of its layer's even share that nobody has: nothing is given up for it.
+    Warm(Key),
     /// An expert that no step has asked for may be read, if its slot is FREE and its layer has a slot to spare. Worth it
     /// or not, the caller must know.
     Prefetch(Key),
@@ -237,9 +247,21 @@ impl Machine {
                 self.check_known(layer, unknown.as_slice())?;
                 self.policy.expects(layer, guesses);
             }
+            Event::Seed { layer, shares } => {
+                self.check_known(layer, &[])?;
+                let of_layer = &self.layers[layer as usize];
+                let untouched = of_layer.clock == 0 && of_layer.used == 0;
+                if untouched && of_layer.slots.len() == shares.len() {
+                    self.policy.seed(layer, shares);
+                }
+            }
             Event::Prefetch(key) => {
                 self.check_known(key.layer, &[key.expert])?;
-                self.prefetch(key, commands);
+                self.prefetch(key, true, commands);
+            }
+            Event::Warm(key) => {
+                self.check_known(key.layer, &[key.expert])?;
+                self.prefetch(key, false, commands);
             }
         }
         Ok(())
@@ -258,6 +280,17 @@ impl Machine {
     /// Experts of the step under way that were not handed out so far.
     pub fn step_left(&self) -> usize {
         self.step.as_ref().map_or(0, |step| step.left)
+    }
+
+    /// Whether the step under way has failed, or waits for slots: then nothing is read on a guess.
+    pub fn step_waits(&self) -> bool {
+        self.step.as_ref().is_some_and(|step| step.failed || !step.pending.is_empty())
+    }
+
+    /// Whether an expert of the step under way is being read.
+    pub fn step_reads(&self) -> bool {
+        let Some(step) = &self.step else { return false };
+        step.members.iter().any(|&expert| self.state(Key { layer: step.layer, expert }) == SlotState::Loading)
     }
 
     /// The slot of an expert; FREE for experts that do not exist.
@@ -445,9 +478,17 @@ impl Machine {
 
     /// Reads an expert that no step asked for, unless the layer has no slot to give. The step under way, if it is one of
     /// the same layer, keeps what it needs: its experts are no candidates.
-    fn prefetch(&mut self, key: Key, commands: &mut Vec<Command>) {
-        let waits = self.step.as_ref().is_some_and(|step| step.failed || !step.pending.is_empty());
-        if waits || self.state(key) != SlotState::Free || !self.acquire(key.layer, commands) {
+    fn prefetch(&mut self, key: Key, may_evict: bool, commands: &mut Vec<Command>) {
+        if self.step_waits() || self.state(key) != SlotState::Free {
+            return;
+        }
+        let has_room = match may_evict {
+            true => self.acquire(key.layer, commands),
+            false => {
+                self.slots_used(key.layer) < self.layers[key.layer as usize].share && self.grow(key.layer)
+            }
+        };
+        if !has_room {
             return;
         }
         self.slot_mut(key).unproven = true;

@@ -53,6 +53,15 @@ pub const DEFAULT: &str = "successor";
 /// Experts of this many tokens, if all differed, are the most that a union has unless it is of a prompt.
 const TOKENS_ALONE_MAX: usize = 2;
 
+/// Policies whose counts do not fade take what earlier runs used as if it were this many steps: enough to tell favourites apart,
+/// and soon outnumbered.
+const SEED_STEPS: f32 = 16.0;
+
+/// Uses that an expert of this share starts with where counts do not fade.
+fn seed_uses(share: f32) -> u64 {
+    (share * SEED_STEPS).round() as u64
+}
+
 /// Whether a step's union is of so many tokens together that it does not tell which of them went where.
 fn of_prompt(union: &[u32], top_k: usize) -> bool {
     union.len() > top_k * TOKENS_ALONE_MAX
@@ -72,6 +81,10 @@ pub trait Evict: Send {
 
     /// The layers there are. Said once, before anything else.
     fn prepare(&mut self, _layers: &[LayerSize]) {}
+
+    /// Share of tokens that used each expert of `layer` in earlier runs, `[experts]`, 0 to 1. Said at most once a layer, before its
+    /// first step. It must fade as evidence of one's own does: after a change of subject, what earlier runs used is worth nothing.
+    fn seed(&mut self, _layer: u32, _shares: &[f32]) {}
 
     /// What comes has nothing to do with what was: another conversation.
     fn sequence_begins(&mut self) {}

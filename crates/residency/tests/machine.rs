@@ -126,8 +126,12 @@ impl<'a> Model<'a> {
             Event::Failed(key) => drop(self.state.remove(&key)),
             Event::Released(key) => *self.leases.get_mut(&key).unwrap() -= 1,
             Event::Abort => self.union.clear(),
-            Event::Prefetch(key) => self.prefetch = Some(key),
-            Event::Begin { .. } | Event::Stalled | Event::Sequence | Event::Expect { .. } => {}
+            Event::Prefetch(key) | Event::Warm(key) => self.prefetch = Some(key),
+            Event::Begin { .. }
+            | Event::Stalled
+            | Event::Sequence
+            | Event::Expect { .. }
+            | Event::Seed { .. } => {}
         }
         let before = self.used();
         let mut commands = Vec::new();
@@ -328,7 +332,14 @@ proptest! {
             for _ in 0..choose(4) {
                 let to = choose(script.layers.len());
                 let key = Key { layer: to as u32, expert: choose(script.layers[to].experts) as u32 };
-                model.apply(Event::Prefetch(key), key.layer);
+                let evictions = model.machine.counts().evictions;
+                match choose(2) {
+                    0 => model.apply(Event::Prefetch(key), key.layer),
+                    _ => {
+                        model.apply(Event::Warm(key), key.layer);
+                        prop_assert_eq!(model.machine.counts().evictions, evictions, "nothing is given up for it");
+                    }
+                }
             }
             model.finish_step(layer, &mut choose, 0);
             model.release_all(layer);
@@ -506,7 +517,9 @@ fn refuses_what_does_not_exist() {
     let mut machine = Machine::new(&layers, 40, by_name("lru").unwrap()).unwrap();
     let mut commands = Vec::new();
     let guesses = [Guess { expert: 4, tokens_ahead: 1, probability: 1.0 }];
-    let unknown: [Event<'_>; 8] = [
+    let unknown: [Event<'_>; 10] = [
+        Event::Warm(Key { layer: 0, expert: 4 }),
+        Event::Seed { layer: 2, shares: &[] },
         Event::Prefetch(Key { layer: 0, expert: 4 }),
         Event::Expect { layer: 0, guesses: &guesses },
         Event::Expect { layer: 2, guesses: &[] },

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use calypte_residency::policy::{Dfreq, Lru, NAMES, by_name};
-use calypte_residency::{Evict, Key};
+use calypte_residency::{Evict, Key, LayerSize};
 use proptest::prelude::*;
 
 const LAYERS: u32 = 3;
@@ -112,6 +112,34 @@ proptest! {
     #[test]
     fn dfreq_evicts_the_lowest_decayed_count(steps in steps()) {
         check(Dfreq::new(HALF_LIFE_STEPS), &steps, decayed_count);
+    }
+}
+
+/// What earlier runs used orders those of whom nothing else is known, and two uses of one's own outweigh any past.
+#[test]
+fn a_seed_orders_and_fades() {
+    for name in ["dfreq", "successor", "elb", "lfru", "lfu"] {
+        let key = |expert| Key { layer: 0, expert };
+        let victims = |shares: &[f32], steps: u64| -> Vec<u32> {
+            let mut policy = by_name(name).unwrap();
+            policy.prepare(&[LayerSize { experts: 4, top_k: 1, slot_bytes: 1 }]);
+            policy.seed(0, shares);
+            (0..4).for_each(|expert| policy.unpinned(key(expert)));
+            for step in 1..=steps {
+                policy.pinned(key(3));
+                policy.touched(key(3), step);
+                policy.step_touched(0, step, &[3]);
+                policy.unpinned(key(3));
+            }
+            let mut victims = Vec::new();
+            while let Some(victim) = policy.victim(&[0]) {
+                policy.evicted(victim);
+                victims.push(victim.expert);
+            }
+            victims
+        };
+        assert_eq!(victims(&[0.3, 0.1, 0.5, 0.0], 0), [3, 1, 0, 2], "{name}");
+        assert_eq!(victims(&[0.3, 0.1, 0.9, 0.0], 64).last(), Some(&3), "{name}: its own uses count more");
     }
 }
 

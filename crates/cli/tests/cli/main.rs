@@ -7,6 +7,7 @@ mod errors;
 mod feature;
 mod help;
 mod inspect;
+mod learning;
 mod matrix;
 mod program;
 mod replay;

@@ -35,6 +35,8 @@ pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     command.env("XDG_CACHE_HOME", "").env("HOME", "").env("USERPROFILE", "");
     // No test may depend on a model that is not a fixture.
     command.env("CALYPTE_MODELS", fixture("no-models"));
+    // Nor on what was done before, and none may leave a trace: there is no directory below a file.
+    command.env("XDG_STATE_HOME", env!("CARGO_BIN_EXE_calypte"));
     command
 }
 

@@ -86,6 +86,7 @@ impl Lease {
 pub(super) struct Room {
     pub(super) extents: Vec<Vec<Extent>>,
     pub(super) arrange: Option<Arc<dyn Arrange>>,
+    pub(super) top_k: usize,
     pub(super) slot_bytes: usize,
     /// Place of every expert in the order of file offsets.
     pub(super) read_rank: Vec<u32>,
@@ -100,6 +101,7 @@ impl Room {
             loaded: vec![None; layer.extents.len()],
             extents: layer.extents,
             arrange: layer.arrange,
+            top_k: layer.top_k,
             slot_bytes: size.slot_bytes as usize,
         }
     }

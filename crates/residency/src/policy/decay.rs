@@ -29,6 +29,18 @@ impl Default for Score {
 }
 
 impl Score {
+    /// The score of value `value`; zero for what is no normal positive number.
+    pub fn of(value: f32) -> Score {
+        const FRACTION_BITS: u32 = f32::MANTISSA_DIGITS - 1;
+        if !value.is_normal() || value < 0.0 {
+            return Score::default();
+        }
+        let bits = value.to_bits();
+        let fraction = u64::from(bits & ((1 << FRACTION_BITS) - 1)) | 1 << FRACTION_BITS;
+        let exponent = i64::from(bits >> FRACTION_BITS) + 1 - i64::from(f32::MAX_EXP);
+        Score { exponent, mantissa: fraction << (MANTISSA_BITS - FRACTION_BITS) }
+    }
+
     /// The sum.
     pub fn plus(self, other: Score) -> Score {
         let (big, small) = if self >= other { (self, other) } else { (other, self) };
@@ -80,6 +92,14 @@ impl DecayedCounts {
     /// Counts that halve every `half_life_steps` steps of a layer.
     pub fn new(half_life_steps: u32) -> DecayedCounts {
         DecayedCounts { powers: powers_of_root(half_life_steps.max(1)), scores: PerExpert::default() }
+    }
+
+    /// Before the first step: what experts of `layer` count that were used in these shares of all steps ever.
+    pub fn seed(&mut self, layer: u32, shares: &[f32]) {
+        let steady = 1.0 / (1.0 - 1.0 / root_of_two(self.powers.len() as u32));
+        for (expert, &share) in (0..).zip(shares) {
+            *self.scores.get_mut(Key { layer, expert }) = Score::of(share * steady as f32);
+        }
     }
 
     /// Counts a use.

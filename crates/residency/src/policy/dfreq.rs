@@ -43,6 +43,10 @@ impl Evict for Dfreq {
         "dfreq"
     }
 
+    fn seed(&mut self, layer: u32, shares: &[f32]) {
+        self.counts.seed(layer, shares);
+    }
+
     fn touched(&mut self, key: Key, step: u64) {
         self.counts.touched(key, step);
         self.clocks.reach(key.layer, step);

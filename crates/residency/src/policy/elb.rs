@@ -46,6 +46,11 @@ impl Evict for Elb {
         "elb"
     }
 
+    fn seed(&mut self, layer: u32, shares: &[f32]) {
+        self.counts.seed(layer, shares);
+        self.candidates.changed(layer);
+    }
+
     fn expects(&mut self, layer: u32, guesses: &[Guess]) {
         self.nearness.reset(layer);
         for guess in guesses {

@@ -1,7 +1,7 @@
 //! Frequency over age, called LFRU where expert caches are compared (arXiv 2608.07911, who find it the best causal policy at
 //! one slot per expert of a token and little above).
 
-use super::{Clocks, Evict, PerExpert, Ranked};
+use super::{Clocks, Evict, PerExpert, Ranked, seed_uses};
 use crate::Key;
 
 /// Evicts the expert with the lowest uses / (1 + steps since the last use), then the one used the longest ago. Values
@@ -26,6 +26,13 @@ fn rank(uses: &PerExpert<(u64, u64)>, clocks: &Clocks, key: Key) -> (u64, u64) {
 impl Evict for Lfru {
     fn name(&self) -> &'static str {
         "lfru"
+    }
+
+    fn seed(&mut self, layer: u32, shares: &[f32]) {
+        for (expert, &share) in (0..).zip(shares) {
+            self.uses.get_mut(Key { layer, expert }).0 = seed_uses(share);
+        }
+        self.candidates.changed(layer);
     }
 
     fn touched(&mut self, key: Key, step: u64) {

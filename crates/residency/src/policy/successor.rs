@@ -185,6 +185,14 @@ impl Evict for Successor {
         self.layers = layers.iter().map(Layer::new).collect();
     }
 
+    fn seed(&mut self, layer: u32, shares: &[f32]) {
+        // What a use in every token adds up to.
+        let steady = 1.0 / (1.0 - self.decay);
+        let frequency = &mut grown(&mut self.layers, layer).frequency;
+        frequency.iter_mut().zip(shares).for_each(|(frequency, share)| *frequency = share * steady);
+        self.candidates.changed(layer);
+    }
+
     fn sequence_begins(&mut self) {
         self.layers.iter_mut().for_each(|layer| layer.latest.clear());
     }
