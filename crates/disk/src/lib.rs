@@ -22,6 +22,7 @@ mod layout;
 mod memory;
 mod options;
 mod probe;
+mod watch;
 
 #[cfg(any(unix, windows))]
 mod files;
@@ -40,7 +41,7 @@ mod transfer;
 #[cfg(target_os = "linux")]
 mod uring;
 
-pub use backend::{Backend, Completion, Counters, FailedRead, Loaded, Priority, ReadRequest};
+pub use backend::{Backend, Completion, Counters, FailedRead, Loaded, Priority, ReadRequest, Times};
 pub use buffer::{BUFFER_ALIGN_BYTES, Buffer};
 pub use disk::{Disk, DiskStats};
 pub use error::{DiskError, Failure};
@@ -51,3 +52,4 @@ pub use options::{
     THREADS_DEFAULT, THREADS_MAX, WeightPath,
 };
 pub use probe::{Bandwidth, measure};
+pub use watch::{ReadEnd, ReadLife};

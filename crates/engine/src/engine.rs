@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use calypte_checkpoint::Catalog;
@@ -10,10 +11,12 @@ use calypte_kernels::{Isa, Team};
 use calypte_model::{
     Compute, Kv, LOGIT_ROWS_MAX, Loading, Lookahead, Model, Observer, Workspace, resident_extents,
 };
+use calypte_residency::timeline::{Recording, Timeline};
 use calypte_residency::{CacheStats, Evict, ExpertCache, LayerSize};
 use calypte_text::Tokenizer;
 
 use crate::budget::{Budget, divide, expert_layers};
+use crate::recorded::StepBegun;
 use crate::{EngineError, Options, Session};
 
 /// Told how the opening of a model goes.
@@ -37,6 +40,7 @@ pub struct Engine {
     pub(crate) experts: ExpertCache,
     lookahead: Lookahead,
     workspace: Workspace,
+    timeline: Option<Arc<Timeline>>,
 }
 
 struct Progress<'a> {
@@ -117,6 +121,7 @@ impl Engine {
             tokenizer,
             model,
             experts,
+            timeline: None,
         })
     }
 
@@ -168,6 +173,26 @@ impl Engine {
         self.experts.reset_stats();
     }
 
+    /// From now on every step, and what it is made of, goes to `timeline`.
+    pub fn record(&mut self, timeline: Arc<Timeline>) {
+        let numbers = self.expert_slots().into_iter().map(|(number, _)| number).collect();
+        self.experts.record(timeline.clone(), numbers);
+        self.timeline = Some(timeline);
+    }
+
+    /// Where spans go.
+    fn recording(&self) -> Recording<'_> {
+        Recording(self.timeline.as_deref())
+    }
+
+    fn begin_step(&self) -> StepBegun {
+        StepBegun::new(self.recording(), &self.experts)
+    }
+
+    fn end_step(&self, begun: StepBegun, position: usize, rows: usize) {
+        begun.end(self.recording(), &self.experts, position, rows);
+    }
+
     /// The tokenizer, or an error that says that the model has none.
     pub fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
         self.tokenizer
@@ -198,7 +223,8 @@ impl Engine {
         observer: &mut dyn Observer,
         cancelled: &AtomicBool,
     ) -> Result<(), EngineError> {
-        let compute = Compute { team: &self.team, precision: self.options.precision };
+        let recording = Recording(self.timeline.as_deref());
+        let compute = Compute { team: &self.team, precision: self.options.precision, recording };
         if session.tokens.is_empty() {
             self.experts.sequence_begins();
             self.lookahead.sequence_begins();
@@ -213,7 +239,8 @@ impl Engine {
 
     /// Logits of some rows of the latest step, whose first row is at `position`.
     fn logits(&mut self, rows: Range<usize>, position: usize, out: &mut Vec<f32>) -> Result<(), EngineError> {
-        let compute = Compute { team: &self.team, precision: self.options.precision };
+        let recording = Recording(self.timeline.as_deref());
+        let compute = Compute { team: &self.team, precision: self.options.precision, recording };
         let position = position + rows.start;
         self.model.logits(&compute, &mut self.workspace, rows, position, out).map_err(EngineError::Run)
     }
@@ -227,13 +254,17 @@ impl Engine {
         cancelled: &AtomicBool,
     ) -> Result<(), EngineError> {
         let before = session.tokens.len();
-        self.step(session, tokens, observer, cancelled)?;
-        let mut logits = std::mem::take(&mut session.logits);
-        let outcome = self.logits(tokens.len() - 1..tokens.len(), before, &mut logits);
-        match &outcome {
-            Ok(()) => session.logits = logits,
-            Err(_) => session.truncate(before),
+        let begun = self.begin_step();
+        let mut outcome = self.step(session, tokens, observer, cancelled);
+        if outcome.is_ok() {
+            let mut logits = std::mem::take(&mut session.logits);
+            outcome = self.logits(tokens.len() - 1..tokens.len(), before, &mut logits);
+            match &outcome {
+                Ok(()) => session.logits = logits,
+                Err(_) => session.truncate(before),
+            }
         }
+        self.end_step(begun, before, tokens.len());
         outcome
     }
 
@@ -247,17 +278,31 @@ impl Engine {
         observer: &mut dyn Observer,
         cancelled: &AtomicBool,
     ) -> Result<(), EngineError> {
-        let (before, vocab) = (session.tokens.len(), self.catalog.arch.vocab);
-        self.step(session, tokens, observer, cancelled)?;
+        let before = session.tokens.len();
+        let begun = self.begin_step();
+        let outcome = self
+            .step(session, tokens, observer, cancelled)
+            .and_then(|()| self.all_logits(before, tokens.len(), sink));
+        if outcome.is_err() {
+            session.truncate(before);
+        }
+        self.end_step(begun, before, tokens.len());
+        outcome
+    }
+
+    /// Hands the logits of all rows of the latest step, `rows` from position `first` on, to `sink`.
+    fn all_logits(
+        &mut self,
+        first: usize,
+        rows: usize,
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), EngineError> {
+        let vocab = self.catalog.arch.vocab;
         let mut logits = Vec::new();
-        for start in (0..tokens.len()).step_by(LOGIT_ROWS_MAX) {
-            let rows = start..(start + LOGIT_ROWS_MAX).min(tokens.len());
-            if let Err(error) = self.logits(rows, before, &mut logits) {
-                session.truncate(before);
-                return Err(error);
-            }
+        for start in (0..rows).step_by(LOGIT_ROWS_MAX) {
+            self.logits(start..(start + LOGIT_ROWS_MAX).min(rows), first, &mut logits)?;
             for (i, row) in logits.chunks_exact(vocab).enumerate() {
-                sink(before + start + i, row);
+                sink(first + start + i, row);
             }
         }
         Ok(())
@@ -281,7 +326,10 @@ impl Engine {
             } else {
                 // What the timeline ends with is no longer what the logits belong to.
                 session.logits.clear();
-                self.step(session, chunk, observer, cancelled)?;
+                let (begun, before) = (self.begin_step(), session.tokens.len());
+                let outcome = self.step(session, chunk, observer, cancelled);
+                self.end_step(begun, before, chunk.len());
+                outcome?;
             }
             done += chunk.len();
             progress(done, tokens.len());

@@ -14,6 +14,7 @@ mod generate;
 pub mod memory;
 mod options;
 pub mod plan;
+mod recorded;
 pub mod sampler;
 pub mod score;
 mod session;
@@ -26,7 +27,7 @@ pub use calypte_disk::{DiskOptions, IoMode};
 pub use calypte_kernels::attention::KvType;
 pub use calypte_kernels::{Isa, Precision, UnknownIsa};
 pub use calypte_model::Observer;
-pub use calypte_residency::{Evict, LayerSize};
+pub use calypte_residency::{Evict, LayerSize, timeline};
 pub use calypte_text as text;
 
 pub use engine::{Engine, Opening};

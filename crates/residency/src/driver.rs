@@ -7,8 +7,10 @@
 mod hints;
 mod layer;
 mod pool;
+mod recorder;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use calypte_disk::{Buffer, Completion, Disk, DiskStats, Failure, Loaded, Priority, ReadRequest};
 
@@ -17,6 +19,7 @@ use crate::{CacheStats, Command, Event, Evict, Key, Machine, ResidencyError, Slo
 use hints::Hints;
 use layer::{Room, sizes};
 use pool::BufferPool;
+use recorder::Recorder;
 
 pub use layer::{Arrange, LayerExperts, Lease};
 
@@ -47,6 +50,7 @@ pub struct ExpertCache {
     reads_failed: u64,
     wait_ns: u64,
     disk_stats_at_reset: DiskStats,
+    recorder: Option<Recorder>,
 }
 
 impl ExpertCache {
@@ -90,6 +94,7 @@ impl ExpertCache {
             leases_out: 0,
             reads_failed: 0,
             wait_ns: 0,
+            recorder: None,
         })
     }
 
@@ -108,6 +113,7 @@ impl ExpertCache {
             // Nobody waited for it: no step was under way.
             tracing::debug!(%error, "what a read on a guess brought could not be used");
         }
+        let from = self.recorder.as_ref().map(|_| Instant::now());
         let mut ordered = std::mem::take(&mut self.union);
         ordered.clear();
         ordered.extend_from_slice(union);
@@ -119,6 +125,9 @@ impl ExpertCache {
         self.pending_error = self.machine.apply(event, &mut self.commands).err();
         self.union = ordered;
         self.execute();
+        if let (Some(recorder), Some(from)) = (&self.recorder, from) {
+            recorder.placed(layer, from, union.len());
+        }
     }
 
     /// What comes has nothing to do with what was: another conversation. Only the policy cares.
@@ -363,7 +372,11 @@ impl ExpertCache {
         }
         let waited = Stopwatch::start();
         let completion = self.disk.wait();
-        self.wait_ns += waited.elapsed_ns();
+        let wait_ns = waited.elapsed_ns();
+        self.wait_ns += wait_ns;
+        if let (Some(recorder), Some(started)) = (&self.recorder, waited.started()) {
+            recorder.waited(layer, started, wait_ns);
+        }
         match completion {
             Some(completion) => self.complete(completion),
             None => {
@@ -375,6 +388,9 @@ impl ExpertCache {
     fn complete(&mut self, completion: Completion) -> Result<(), ResidencyError> {
         let key = key_of(completion.ticket);
         let guessed = self.hints.completed(key);
+        if let (Some(recorder), Some(life)) = (&self.recorder, self.disk.last_life()) {
+            recorder.read(key, &life);
+        }
         match completion.result {
             Ok(loaded) => match self.arrange(key, loaded) {
                 Ok(loaded) => {
@@ -425,6 +441,7 @@ impl ExpertCache {
     fn arrange(&mut self, key: Key, loaded: Loaded) -> Result<Loaded, (String, Buffer)> {
         let arrange = self.rooms.get(key.layer as usize).and_then(|room| room.arrange.clone());
         let Some(arrange) = arrange else { return Ok(loaded) };
+        let from = self.recorder.as_ref().map(|_| Instant::now());
         let pieces: Vec<&[u8]> = (0..loaded.len()).map(|i| loaded.view(i)).collect();
         let matrix_bytes = arrange.matrix_bytes();
         let total = matrix_bytes.iter().sum();
@@ -435,6 +452,9 @@ impl ExpertCache {
             (Ok(()), Some(slot)) => slot.copy_from_slice(&self.arranged),
             (Ok(()), None) => return Err((format!("{total} bytes do not fit the slot"), buffer)),
             (Err(message), _) => return Err((message, buffer)),
+        }
+        if let (Some(recorder), Some(from)) = (&self.recorder, from) {
+            recorder.arranged(key, from);
         }
         let mut start = 0;
         let views = matrix_bytes.map(|bytes| {
@@ -486,15 +506,22 @@ fn key_of(ticket: u64) -> Key {
 /// Measures waits; `wasm32-unknown-unknown` has no clock, and asking for one there aborts the program.
 struct Stopwatch {
     #[cfg(not(target_family = "wasm"))]
-    started: std::time::Instant,
+    started: Instant,
 }
 
 impl Stopwatch {
     fn start() -> Stopwatch {
         Stopwatch {
             #[cfg(not(target_family = "wasm"))]
-            started: std::time::Instant::now(),
+            started: Instant::now(),
         }
+    }
+
+    fn started(&self) -> Option<Instant> {
+        #[cfg(not(target_family = "wasm"))]
+        return Some(self.started);
+        #[cfg(target_family = "wasm")]
+        return None;
     }
 
     fn elapsed_ns(&self) -> u64 {
