@@ -12,6 +12,7 @@ use crate::bench::BenchArgs;
 use crate::ids::Ids;
 use crate::replay::ReplayArgs;
 use crate::template::TemplateArgs;
+use crate::timeline::TimelineArgs;
 use crate::tokenize::TokenizeArgs;
 use crate::trace::TraceArgs;
 
@@ -127,6 +128,9 @@ pub struct RunArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a docstring would become help text")]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a docstring would become help text")]
+    pub timeline: TimelineArgs,
 }
 
 /// Where a prompt comes from besides the command line's own words.
@@ -295,6 +299,9 @@ pub struct ChatArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a docstring would become help text")]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a docstring would become help text")]
+    pub timeline: TimelineArgs,
 }
 
 const PLAN_EXAMPLES: &str = "\
@@ -367,6 +374,9 @@ pub struct ScoreArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a docstring would become help text")]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a docstring would become help text")]
+    pub timeline: TimelineArgs,
 }
 
 /// What is scored.

@@ -11,3 +11,4 @@ mod matrix;
 mod program;
 mod replay;
 mod text;
+mod timeline;
