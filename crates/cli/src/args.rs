@@ -14,6 +14,7 @@ use crate::ids::Ids;
 use crate::replay::ReplayArgs;
 use crate::state;
 use crate::template::TemplateArgs;
+use crate::timeline::TimelineArgs;
 use crate::tokenize::TokenizeArgs;
 use crate::trace::TraceArgs;
 
@@ -132,6 +133,9 @@ pub struct RunArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a docstring would become help text")]
     pub learning: LearningArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a docstring would become help text")]
+    pub timeline: TimelineArgs,
 }
 
 /// Where a prompt comes from besides the command line's own words.
@@ -322,6 +326,9 @@ pub struct ChatArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a docstring would become help text")]
     pub learning: LearningArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a docstring would become help text")]
+    pub timeline: TimelineArgs,
 }
 
 const PLAN_EXAMPLES: &str = "\
@@ -403,6 +410,9 @@ pub struct ScoreArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a docstring would become help text")]
     pub learning: LearningArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a docstring would become help text")]
+    pub timeline: TimelineArgs,
 }
 
 /// What is scored.

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -16,6 +17,7 @@ use crate::loading::{headers, load};
 use crate::output::{Out, table_row, three_digits};
 use crate::progress::Progress;
 use crate::run::room;
+use crate::timeline::{self, TimelineArgs, record};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,6 +59,9 @@ pub struct BenchArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a docstring would become help text")]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a docstring would become help text")]
+    pub timeline: TimelineArgs,
 }
 
 /// What is timed.
@@ -77,7 +82,7 @@ struct Test {
 }
 
 /// Runs the tests and prints.
-pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
+pub fn bench(args: &BenchArgs, recorded: Option<&Arc<timeline::Timeline>>) -> Result<(), Failure> {
     let interrupts = Interrupts::catch();
     let prompts = args.prompt.iter().map(|n| Work::Prompt(*n));
     let works: Vec<Work> = prompts.chain(args.tokens.iter().map(|n| Work::Generate(*n))).collect();
@@ -93,6 +98,7 @@ pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
     }
     let mut progress = Progress::new();
     let mut engine = load(headers(args.model.as_deref())?, &args.engine.options(most), &mut progress)?;
+    record(&mut engine, recorded);
     room(&engine, most)?;
     let mut out = (!args.json).then(Out::new);
     let width = tests.iter().map(|test| test.name().chars().count()).max().unwrap_or(0);

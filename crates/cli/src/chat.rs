@@ -1,6 +1,7 @@
 //! `calypte chat`: talk to a model.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use calypte_engine::{Engine, Event, Generation, Session, Stop};
@@ -15,6 +16,7 @@ use crate::output::{Out, note};
 use crate::progress::Progress;
 use crate::run::room;
 use crate::stats;
+use crate::timeline::{Timeline, record};
 
 /// Tokens of an answer by a model that cannot tell when it is done.
 const CONTINUATION_TOKENS_DEFAULT: usize = 128;
@@ -28,12 +30,13 @@ const HELP: &str = "\
 A backslash at the end of a line continues it on the next one. Ctrl-C stops an answer.";
 
 /// Talks until the input ends.
-pub fn chat(args: &ChatArgs) -> Result<(), Failure> {
+pub fn chat(args: &ChatArgs, timeline: Option<&Arc<Timeline>>) -> Result<(), Failure> {
     let interrupts = Interrupts::catch();
     let catalog = headers(args.model.as_deref())?;
     let options = args.learning.with(args.engine.options(context_default(&catalog)));
     let mut progress = Progress::new();
-    let engine = load(catalog, &options, &mut progress)?;
+    let mut engine = load(catalog, &options, &mut progress)?;
+    record(&mut engine, timeline);
     let template = engine.tokenizer()?.chat_template();
     let template = template.map_err(|e| Failure::Engine(e.into()))?;
     let mut editor = Editor::open();

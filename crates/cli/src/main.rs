@@ -28,6 +28,7 @@ mod score;
 mod state;
 mod stats;
 mod template;
+mod timeline;
 mod tokenize;
 mod trace;
 
@@ -53,11 +54,11 @@ fn main() -> ExitCode {
 
 fn dispatch(command: &Command) -> Result<(), Failure> {
     match command {
-        Command::Run(args) => run::run(args),
-        Command::Chat(args) => chat::chat(args),
+        Command::Run(args) => timeline::during(&args.timeline, |t| run::run(args, t)),
+        Command::Chat(args) => timeline::during(&args.timeline, |t| chat::chat(args, t)),
         Command::Plan(args) => plan::plan(args),
-        Command::Score(args) => score::score(args),
-        Command::Bench(args) => bench::bench(args),
+        Command::Score(args) => timeline::during(&args.timeline, |t| score::score(args, t)),
+        Command::Bench(args) => timeline::during(&args.timeline, |t| bench::bench(args, t)),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Tokenize(args) => tokenize::tokenize(args),
         Command::Template(args) => template::template(args),

@@ -1,5 +1,6 @@
 //! `calypte run`: go on with a text.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use calypte_engine::{Engine, Event, Generation, Outcome, Stop};
@@ -13,9 +14,10 @@ use crate::output::{Out, note};
 use crate::progress::Progress;
 use crate::prompt::{self, Prompt};
 use crate::stats;
+use crate::timeline::{Timeline, record};
 
 /// Generates and prints.
-pub fn run(args: &RunArgs) -> Result<(), Failure> {
+pub fn run(args: &RunArgs, timeline: Option<&Arc<Timeline>>) -> Result<(), Failure> {
     let interrupts = Interrupts::catch();
     let (model, prompt) = prompt::of_run(args)?;
     let text = match &prompt {
@@ -26,6 +28,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let positions = prompt.positions_max().saturating_add(args.tokens);
     let options = args.learning.with(args.engine.options(positions));
     let mut engine = load(headers(model.as_deref())?, &options, &mut progress)?;
+    record(&mut engine, timeline);
     let ids = prompt.tokens(&engine)?;
     let seed = args.engine.seed.unwrap_or_else(stats::random_seed);
     let generation = Generation {

@@ -1,6 +1,7 @@
 //! `calypte score`: how likely a model finds a text.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use calypte_engine::score::{Scoring, negative_log_likelihood};
@@ -16,9 +17,10 @@ use crate::output::{Out, grouped, hex, table};
 use crate::progress::Progress;
 use crate::prompt;
 use crate::run::room;
+use crate::timeline::{Timeline, record};
 
 /// Scores and prints.
-pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
+pub fn score(args: &ScoreArgs, timeline: Option<&Arc<Timeline>>) -> Result<(), Failure> {
     let interrupts = Interrupts::catch();
     let source = prompt::of_score(&args.source)?;
     let mut progress = Progress::new();
@@ -26,6 +28,7 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
     let positions = args.chunk.map_or(positions, |chunk| positions.min(chunk.get()));
     let options = args.learning.with(args.engine.options(positions));
     let mut engine = load(headers(args.model.as_deref())?, &options, &mut progress)?;
+    record(&mut engine, timeline);
     let mut ids = source.tokens(&engine)?;
     if let Some(chunk) = args.chunk {
         cut(&mut ids, chunk, args.chunks, bos(&engine))?;

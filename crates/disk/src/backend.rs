@@ -1,6 +1,7 @@
 //! The seam between those who want bytes and those who fetch them.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use crate::{Buffer, DiskError, Extent, FileId, IoMode};
 
@@ -113,6 +114,17 @@ pub struct Counters {
     pub retries: u64,
 }
 
+/// What a backend noted of one request on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// When its first read was given to the system; `None` when none was.
+    pub issued: Option<Instant>,
+    /// When its last read ended; `None` when there was none.
+    pub ended: Option<Instant>,
+    /// Bytes that its reads returned, alignment and repetitions included.
+    pub bytes_transferred: u64,
+}
+
 /// Fetches bytes. Tests inject faults by implementing or wrapping this.
 pub trait Backend: Send {
     /// Takes a request. Whatever is wrong with it is reported by its completion.
@@ -159,5 +171,10 @@ pub trait Backend: Send {
     /// What was transferred so far. Zero for those that do not count.
     fn counters(&self) -> Counters {
         Counters::default()
+    }
+
+    /// What was noted of the request whose completion was handed out last. `None` for those that take no note.
+    fn times(&self) -> Option<Times> {
+        None
     }
 }

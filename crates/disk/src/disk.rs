@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::backend::{Backend, Completion, Loaded, Priority, ReadRequest};
 use crate::layout::lay_out;
 use crate::memory::MemoryBackend;
+use crate::watch::{ReadLife, Watch};
 use crate::{
     Buffer, DiskError, DiskOptions, Extent, Failure, FileId, IoMode, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
     WeightPath,
@@ -45,6 +46,8 @@ pub struct Disk {
     stats: DiskStats,
     /// What every request in flight is by now, by its ticket.
     priorities: BTreeMap<u64, Priority>,
+    /// When reads began, for those who want to know.
+    watch: Option<Watch>,
 }
 
 impl Disk {
@@ -70,6 +73,7 @@ impl Disk {
             fallback_reason: None,
             stats: DiskStats::default(),
             priorities: BTreeMap::new(),
+            watch: None,
         }
     }
 
@@ -120,6 +124,9 @@ impl Disk {
     pub fn submit(&mut self, request: ReadRequest) {
         let other = self.priorities.insert(request.ticket, request.priority);
         debug_assert!(other.is_none(), "ticket {} is in flight twice", request.ticket);
+        if let Some(watch) = &mut self.watch {
+            watch.submitted(request.ticket, request.priority);
+        }
         self.backend.submit(request);
     }
 
@@ -128,6 +135,9 @@ impl Disk {
     pub fn promote(&mut self, ticket: u64) {
         if let Some(priority @ (Priority::Hint | Priority::Idle)) = self.priorities.get_mut(&ticket) {
             *priority = Priority::Demand;
+            if let Some(watch) = &mut self.watch {
+                watch.promoted(ticket);
+            }
             self.backend.promote(ticket);
         }
     }
@@ -204,7 +214,29 @@ impl Disk {
         }
     }
 
+    /// From now on [`Disk::last_life`] and [`Disk::lives`] know when reads began and ended. Does nothing where there is no
+    /// clock.
+    pub fn watch(&mut self) {
+        if cfg!(not(target_family = "wasm")) {
+            self.watch.get_or_insert_default();
+        }
+    }
+
+    /// The life of the request whose completion was handed out last; `None` when it is not watched, or was submitted before
+    /// it was.
+    pub fn last_life(&self) -> Option<ReadLife> {
+        self.watch.as_ref().and_then(Watch::last)
+    }
+
+    /// The requests in flight with their tickets, as if each ended now without a byte; none when they are not watched.
+    pub fn lives(&self) -> impl Iterator<Item = (u64, ReadLife)> {
+        self.watch.iter().flat_map(Watch::open)
+    }
+
     fn account(&mut self, completion: &Completion) {
+        if let Some(watch) = &mut self.watch {
+            watch.completed(completion, self.backend.times());
+        }
         let priority = self.priorities.remove(&completion.ticket);
         match &completion.result {
             Ok(loaded) => {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::backend::{Completion, Counters, FailedRead, Loaded};
+use crate::backend::{Completion, Counters, FailedRead, Loaded, Times};
 use crate::files::Source;
 use crate::transfer::{Read, Segment, Step};
 use crate::{Buffer, DiskError, Extent, Failure};
@@ -17,8 +17,8 @@ pub(crate) struct Shared {
     pub source: Arc<dyn Source>,
     pub deadline: Duration,
     start: Instant,
-    /// When any read last came to an end, in milliseconds since `start`.
-    progress_ms: AtomicU64,
+    /// When any read last came to an end, in nanoseconds since `start`.
+    progress_ns: AtomicU64,
     reads: AtomicU64,
     bytes_transferred: AtomicU64,
     retries: AtomicU64,
@@ -39,7 +39,7 @@ impl Shared {
             source,
             deadline,
             start: Instant::now(),
-            progress_ms: zero(),
+            progress_ns: zero(),
             reads: zero(),
             bytes_transferred: zero(),
             retries: zero(),
@@ -54,13 +54,13 @@ impl Shared {
         }
     }
 
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX - 1)
     }
 
     /// Something moved: nobody is stuck.
     pub fn touch(&self) {
-        self.progress_ms.store(self.now_ms(), Ordering::Relaxed);
+        self.progress_ns.store(self.now_ns(), Ordering::Relaxed);
     }
 
     /// Decides what the outcome of a read means for its segment.
@@ -71,6 +71,7 @@ impl Shared {
         {
             self.reads.fetch_add(1, Ordering::Relaxed);
             self.bytes_transferred.fetch_add(came as u64, Ordering::Relaxed);
+            flight.bytes_transferred.fetch_add(came as u64, Ordering::Relaxed);
         }
         let step = match segment.apply(outcome) {
             Step::NothingCame => self.explain_nothing(segment),
@@ -150,8 +151,12 @@ pub(crate) struct Flight {
     error: Mutex<Option<DiskError>>,
     /// Nobody waits for it any more, it was cancelled, or a segment has failed: segments not yet issued need not be.
     over: AtomicBool,
-    /// Milliseconds on `Shared`'s clock of the last thing that happened to it, plus 1; 0 when nothing has.
-    progress_ms: AtomicU64,
+    /// Nanoseconds on `Shared`'s clock of the first thing that happened to it, plus 1; 0 when nothing has.
+    issued_ns: AtomicU64,
+    /// The same of the last thing.
+    progress_ns: AtomicU64,
+    /// Bytes that its reads returned, alignment and repetitions included.
+    bytes_transferred: AtomicU64,
 }
 
 // SAFETY: `start` points into `buffer`, which is `Send`; it is only dereferenced through `piece` under its contract and
@@ -182,7 +187,9 @@ impl Flight {
             under_way: AtomicUsize::new(0),
             error: Mutex::new(None),
             over: AtomicBool::new(false),
-            progress_ms: AtomicU64::new(0),
+            issued_ns: AtomicU64::new(0),
+            progress_ns: AtomicU64::new(0),
+            bytes_transferred: AtomicU64::new(0),
         }
     }
 
@@ -228,9 +235,12 @@ impl Flight {
     }
 
     pub fn touch(&self, shared: &Shared) {
-        let now_ms = shared.now_ms();
-        self.progress_ms.store(now_ms + 1, Ordering::Relaxed);
-        shared.progress_ms.store(now_ms, Ordering::Relaxed);
+        let now_ns = shared.now_ns();
+        if self.issued_ns.load(Ordering::Relaxed) == 0 {
+            self.issued_ns.store(now_ns + 1, Ordering::Relaxed);
+        }
+        self.progress_ns.store(now_ns + 1, Ordering::Relaxed);
+        shared.progress_ns.store(now_ns, Ordering::Relaxed);
     }
 
     /// A reader took one of its segments out of the line.
@@ -247,11 +257,24 @@ impl Flight {
     /// long nothing has happened at all.
     pub fn silent_for(&self, shared: &Shared) -> Duration {
         let waits = self.under_way.load(Ordering::Relaxed) == 0;
-        let last_ms = match self.progress_ms.load(Ordering::Relaxed) {
-            own if waits || own == 0 => shared.progress_ms.load(Ordering::Relaxed),
+        let last_ns = match self.progress_ns.load(Ordering::Relaxed) {
+            own if waits || own == 0 => shared.progress_ns.load(Ordering::Relaxed),
             own => own - 1,
         };
-        Duration::from_millis(shared.now_ms().saturating_sub(last_ms))
+        Duration::from_nanos(shared.now_ns().saturating_sub(last_ns))
+    }
+
+    /// When it was issued and when its last read ended, as far as that has happened.
+    pub fn times(&self, shared: &Shared) -> Times {
+        let at = |plus_one: &AtomicU64| {
+            let ns = plus_one.load(Ordering::Relaxed).checked_sub(1)?;
+            Some(shared.start + Duration::from_nanos(ns))
+        };
+        Times {
+            issued: at(&self.issued_ns),
+            ended: at(&self.progress_ns),
+            bytes_transferred: self.bytes_transferred.load(Ordering::Relaxed),
+        }
     }
 
     /// A segment has come to rest: no read of it is under way or will be. The completion when it was the last one.

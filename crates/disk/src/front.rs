@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use crate::backend::{Backend, Completion, Counters, FailedRead, ReadRequest};
+use crate::backend::{Backend, Completion, Counters, FailedRead, ReadRequest, Times};
 use crate::flight::{Flight, Shared};
 use crate::layout::{Layout, lay_out};
 use crate::line::Line;
@@ -40,8 +40,10 @@ pub(crate) struct Front {
     landed: Receiver<Landed>,
     /// In the order of submission.
     flying: BTreeMap<u64, Arc<Flight>>,
-    /// Completions that needed no reader.
-    ready: VecDeque<Completion>,
+    /// Completions that no reader sent.
+    ready: VecDeque<(Completion, Option<Times>)>,
+    /// Of the completion that was handed out last.
+    times: Option<Times>,
     next_id: u64,
     watched: Instant,
 }
@@ -63,6 +65,7 @@ impl Front {
             landed,
             flying: BTreeMap::new(),
             ready: VecDeque::new(),
+            times: None,
             next_id: 0,
             watched: Instant::now(),
         }
@@ -92,7 +95,15 @@ impl Front {
 
     fn land(&mut self, (id, completion): Landed) -> Option<Completion> {
         // A flight that was given up is unknown here; its buffer is dropped now that nobody writes to it.
-        self.flying.remove(&id).map(|_| completion)
+        let flight = self.flying.remove(&id)?;
+        self.times = Some(flight.times(&self.shared));
+        Some(completion)
+    }
+
+    fn next_ready(&mut self) -> Option<Completion> {
+        let (completion, times) = self.ready.pop_front()?;
+        self.times = times;
+        Some(completion)
     }
 
     /// Gives up the flights that nothing has happened to for longer than the readers themselves would have allowed. That
@@ -121,7 +132,8 @@ impl Front {
         let error = self.failure(&flight, failure);
         let buffer = Buffer::try_with_capacity(flight.capacity()).unwrap_or_else(|| Buffer::with_capacity(0));
         let result = Err(FailedRead { error, buffer });
-        self.ready.push_back(Completion { ticket: flight.ticket(), result });
+        let times = Some(flight.times(&self.shared));
+        self.ready.push_back((Completion { ticket: flight.ticket(), result }, times));
     }
 
     /// A failure of the whole request: it names the first extent.
@@ -150,7 +162,7 @@ impl Backend for Front {
             Ok(layout) => layout,
             Err(error) => {
                 let result = Err(FailedRead { error, buffer: request.buffer });
-                return self.ready.push_back(Completion { ticket: request.ticket, result });
+                return self.ready.push_back((Completion { ticket: request.ticket, result }, None));
             }
         };
         let align = |file| self.shared.source.align_bytes(file);
@@ -161,7 +173,7 @@ impl Backend for Front {
             .collect();
         if segments.is_empty() {
             let result = loaded(request.buffer, layout);
-            return self.ready.push_back(Completion { ticket: request.ticket, result });
+            return self.ready.push_back((Completion { ticket: request.ticket, result }, None));
         }
         if self.flying.is_empty() {
             // After an idle time the clock of "nothing has happened at all" starts now.
@@ -193,7 +205,7 @@ impl Backend for Front {
             // The last one to land has the completion: this one, unless other segments are under way.
             if let Some(completion) = flight.land(error) {
                 self.flying.remove(&flight.id);
-                self.ready.push_back(completion);
+                self.ready.push_back((completion, Some(flight.times(&self.shared))));
             }
         }
         withdrawn > 0
@@ -201,7 +213,7 @@ impl Backend for Front {
 
     fn poll(&mut self) -> Option<Completion> {
         loop {
-            if let Some(completion) = self.ready.pop_front() {
+            if let Some(completion) = self.next_ready() {
                 return Some(completion);
             }
             match self.landed.try_recv() {
@@ -212,11 +224,11 @@ impl Backend for Front {
                 }
                 Err(TryRecvError::Empty) => {
                     self.watch();
-                    return self.ready.pop_front();
+                    return self.next_ready();
                 }
                 Err(TryRecvError::Disconnected) => {
                     self.give_up_all();
-                    return self.ready.pop_front();
+                    return self.next_ready();
                 }
             }
         }
@@ -262,6 +274,10 @@ impl Backend for Front {
 
     fn counters(&self) -> Counters {
         self.shared.counters()
+    }
+
+    fn times(&self) -> Option<Times> {
+        self.times
     }
 }
 

@@ -24,6 +24,7 @@ mod options;
 mod probe;
 mod profiles;
 mod sweep;
+mod watch;
 
 #[cfg(any(unix, windows))]
 mod files;
@@ -42,7 +43,7 @@ mod transfer;
 #[cfg(target_os = "linux")]
 mod uring;
 
-pub use backend::{Backend, Completion, Counters, FailedRead, Loaded, Priority, ReadRequest};
+pub use backend::{Backend, Completion, Counters, FailedRead, Loaded, Priority, ReadRequest, Times};
 pub use buffer::{BUFFER_ALIGN_BYTES, Buffer};
 pub use disk::{Disk, DiskStats};
 pub use error::{DiskError, Failure};
@@ -55,3 +56,4 @@ pub use options::{
 pub use probe::{Bandwidth, measure};
 pub use profiles::{ProfileKey, recall, remember};
 pub use sweep::{Profile, SWEEP_DEPTHS, SWEEP_MAX, SWEEP_SEGMENT_BYTES, Setting, sweep};
+pub use watch::{ReadEnd, ReadLife};

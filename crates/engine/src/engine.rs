@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use calypte_checkpoint::Catalog;
@@ -10,12 +11,14 @@ use calypte_kernels::{Isa, Team};
 use calypte_model::{
     Compute, Kv, LOGIT_ROWS_MAX, Loading, Lookahead, Model, Observer, Workspace, resident_extents,
 };
+use calypte_residency::timeline::{Recording, Timeline};
 use calypte_residency::{CacheStats, Evict, ExpertCache, LayerSize};
 use calypte_text::Tokenizer;
 
 use crate::budget::{Budget, divide, expert_layers};
 use crate::disk::Reads;
 use crate::learning::{Counting, Learning};
+use crate::recorded::StepBegun;
 use crate::{EngineError, Options, Session};
 
 /// Told how the opening of a model goes.
@@ -40,6 +43,7 @@ pub struct Engine {
     lookahead: Lookahead,
     learning: Option<Learning>,
     workspace: Workspace,
+    timeline: Option<Arc<Timeline>>,
 }
 
 struct Progress<'a> {
@@ -118,6 +122,7 @@ impl Engine {
             tokenizer,
             model,
             experts,
+            timeline: None,
         })
     }
 
@@ -177,6 +182,26 @@ impl Engine {
         }
     }
 
+    /// From now on every step, and what it is made of, goes to `timeline`.
+    pub fn record(&mut self, timeline: Arc<Timeline>) {
+        let numbers = self.expert_slots().into_iter().map(|(number, _)| number).collect();
+        self.experts.record(timeline.clone(), numbers);
+        self.timeline = Some(timeline);
+    }
+
+    /// Where spans go.
+    fn recording(&self) -> Recording<'_> {
+        Recording(self.timeline.as_deref())
+    }
+
+    fn begin_step(&self) -> StepBegun {
+        StepBegun::new(self.recording(), &self.experts)
+    }
+
+    fn end_step(&self, begun: StepBegun, position: usize, rows: usize) {
+        begun.end(self.recording(), &self.experts, position, rows);
+    }
+
     /// The tokenizer, or an error that says that the model has none.
     pub fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
         self.tokenizer
@@ -207,7 +232,8 @@ impl Engine {
         observer: &mut dyn Observer,
         cancelled: &AtomicBool,
     ) -> Result<(), EngineError> {
-        let compute = Compute { team: &self.team, precision: self.options.precision };
+        let recording = Recording(self.timeline.as_deref());
+        let compute = Compute { team: &self.team, precision: self.options.precision, recording };
         if session.tokens.is_empty() {
             self.experts.sequence_begins();
             self.lookahead.sequence_begins();
@@ -227,7 +253,8 @@ impl Engine {
 
     /// Logits of some rows of the latest step, whose first row is at `position`.
     fn logits(&mut self, rows: Range<usize>, position: usize, out: &mut Vec<f32>) -> Result<(), EngineError> {
-        let compute = Compute { team: &self.team, precision: self.options.precision };
+        let recording = Recording(self.timeline.as_deref());
+        let compute = Compute { team: &self.team, precision: self.options.precision, recording };
         let position = position + rows.start;
         self.model.logits(&compute, &mut self.workspace, rows, position, out).map_err(EngineError::Run)
     }
@@ -241,13 +268,17 @@ impl Engine {
         cancelled: &AtomicBool,
     ) -> Result<(), EngineError> {
         let before = session.tokens.len();
-        self.step(session, tokens, observer, cancelled)?;
-        let mut logits = std::mem::take(&mut session.logits);
-        let outcome = self.logits(tokens.len() - 1..tokens.len(), before, &mut logits);
-        match &outcome {
-            Ok(()) => session.logits = logits,
-            Err(_) => session.truncate(before),
+        let begun = self.begin_step();
+        let mut outcome = self.step(session, tokens, observer, cancelled);
+        if outcome.is_ok() {
+            let mut logits = std::mem::take(&mut session.logits);
+            outcome = self.logits(tokens.len() - 1..tokens.len(), before, &mut logits);
+            match &outcome {
+                Ok(()) => session.logits = logits,
+                Err(_) => session.truncate(before),
+            }
         }
+        self.end_step(begun, before, tokens.len());
         outcome
     }
 
@@ -261,17 +292,31 @@ impl Engine {
         observer: &mut dyn Observer,
         cancelled: &AtomicBool,
     ) -> Result<(), EngineError> {
-        let (before, vocab) = (session.tokens.len(), self.catalog.arch.vocab);
-        self.step(session, tokens, observer, cancelled)?;
+        let before = session.tokens.len();
+        let begun = self.begin_step();
+        let outcome = self
+            .step(session, tokens, observer, cancelled)
+            .and_then(|()| self.all_logits(before, tokens.len(), sink));
+        if outcome.is_err() {
+            session.truncate(before);
+        }
+        self.end_step(begun, before, tokens.len());
+        outcome
+    }
+
+    /// Hands the logits of all rows of the latest step, `rows` from position `first` on, to `sink`.
+    fn all_logits(
+        &mut self,
+        first: usize,
+        rows: usize,
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), EngineError> {
+        let vocab = self.catalog.arch.vocab;
         let mut logits = Vec::new();
-        for start in (0..tokens.len()).step_by(LOGIT_ROWS_MAX) {
-            let rows = start..(start + LOGIT_ROWS_MAX).min(tokens.len());
-            if let Err(error) = self.logits(rows, before, &mut logits) {
-                session.truncate(before);
-                return Err(error);
-            }
+        for start in (0..rows).step_by(LOGIT_ROWS_MAX) {
+            self.logits(start..(start + LOGIT_ROWS_MAX).min(rows), first, &mut logits)?;
             for (i, row) in logits.chunks_exact(vocab).enumerate() {
-                sink(before + start + i, row);
+                sink(first + start + i, row);
             }
         }
         Ok(())
@@ -295,7 +340,10 @@ impl Engine {
             } else {
                 // What the timeline ends with is no longer what the logits belong to.
                 session.logits.clear();
-                self.step(session, chunk, observer, cancelled)?;
+                let (begun, before) = (self.begin_step(), session.tokens.len());
+                let outcome = self.step(session, chunk, observer, cancelled);
+                self.end_step(begun, before, chunk.len());
+                outcome?;
             }
             done += chunk.len();
             progress(done, tokens.len());

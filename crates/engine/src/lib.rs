@@ -16,6 +16,7 @@ mod learning;
 pub mod memory;
 mod options;
 pub mod plan;
+mod recorded;
 pub mod sampler;
 pub mod score;
 mod session;
@@ -29,7 +30,7 @@ pub use calypte_disk::{DiskOptions, IoMode};
 pub use calypte_kernels::attention::KvType;
 pub use calypte_kernels::{Isa, Precision, UnknownIsa};
 pub use calypte_model::Observer;
-pub use calypte_residency::{CacheStats, Evict, LayerSize};
+pub use calypte_residency::{CacheStats, Evict, LayerSize, timeline};
 pub use calypte_text as text;
 
 pub use engine::{Engine, Opening};

@@ -1,13 +1,16 @@
 //! What every block computes with.
 
 use calypte_kernels::{Precision, Team, ops};
+use calypte_residency::timeline::{Begun, Lane, Recording};
 
-/// The threads and the precision of a computation.
+/// The threads and the precision of a computation, and who wants to know how long it takes.
 pub struct Compute<'a> {
     /// The compute team. Its jobs never nest: a block that runs one must not be inside another.
     pub team: &'a Team,
     /// What integer weights are multiplied with.
     pub precision: Precision,
+    /// Where spans of it go.
+    pub recording: Recording<'a>,
 }
 
 /// Below this many values one thread is faster than two hand over.
@@ -16,6 +19,11 @@ const PARALLEL_VALUES_MIN: usize = 1 << 15;
 const TASKS_PER_THREAD: usize = 4;
 
 impl Compute<'_> {
+    /// What began with [`Recording::begin`] was this, in layer `layer`.
+    pub(crate) fn computed(&self, begun: Begun, name: &'static str, layer: usize) {
+        self.recording.end(begun, Lane::Compute, name, &["layer"], [layer as u64]);
+    }
+
     /// Runs `task(row, its values)` for every row of `width` values, on several threads if there are many. What a row becomes
     /// must not depend on the others.
     pub(crate) fn rows(&self, values: &mut [f32], width: usize, task: impl Fn(usize, &mut [f32]) + Sync) {

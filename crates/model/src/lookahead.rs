@@ -80,6 +80,7 @@ impl Lookahead {
         let Lookahead { predictor: Some(predictor), layers, read, guesses, normed, logits } = self else {
             return;
         };
+        let begun = compute.recording.begin();
         let layer = block.number_in_cache();
         let last = &residual[residual.len() - residual.len() / rows..];
         let (chosen, of_router) = scratch.last_routed();
@@ -94,5 +95,6 @@ impl Lookahead {
             predictor.predict(target as u32, 0, &mut gates, guesses);
             experts.expect(target, guesses, *read);
         }
+        compute.computed(begun, "lookahead", block.number());
     }
 }

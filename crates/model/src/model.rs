@@ -10,6 +10,7 @@ use calypte_kernels::attention::{divided_scratch_bytes, scratch_bytes, top_posit
 use calypte_kernels::{Activations, math, ops};
 use calypte_quant::unpack_row;
 use calypte_residency::ExpertCache;
+use calypte_residency::timeline::Lane;
 
 use crate::dsa::Selection;
 use crate::gqa::Gqa;
@@ -29,6 +30,16 @@ enum MixerBlock {
     Gqa(Box<Gqa>),
     Mla(Box<Mla>),
     ShortConv(Box<ShortConv>),
+}
+
+impl MixerBlock {
+    /// On timelines.
+    fn name(&self) -> &'static str {
+        match self {
+            MixerBlock::Gqa(_) | MixerBlock::Mla(_) => "attention",
+            MixerBlock::ShortConv(_) => "short convolution",
+        }
+    }
 }
 
 enum FfnBlock {
@@ -192,6 +203,7 @@ impl Model {
             if cancelled.load(Ordering::Relaxed) {
                 return Err(ModelError::Cancelled);
             }
+            let begun = compute.recording.begin();
             compute.rms_norm(stream, &layer.mixer_norm, eps, normed.fill(rows, hidden));
             let rotation = self.arch.views[number].rope.map(|i| &rotations[i]);
             match (&layer.mixer, rotation) {
@@ -204,11 +216,18 @@ impl Model {
                 (MixerBlock::Mla(_), None) => unreachable!("checked when the checkpoint was opened"),
             }
             self.join(compute, stream, block, layer.mixer_post_norm.as_deref());
+            compute.computed(begun, layer.mixer.name(), number);
+            let begun = compute.recording.begin();
             compute.rms_norm(stream, &layer.ffn_norm, eps, normed.fill(rows, hidden));
             match &layer.ffn {
-                FfnBlock::Dense(f) => f.forward(compute, normed, mlp, block),
+                FfnBlock::Dense(f) => {
+                    f.forward(compute, normed, mlp, block);
+                    compute.computed(begun, "dense", number);
+                }
                 FfnBlock::Moe(f) => {
-                    f.begin(compute, first, normed, experts, moe, observer)?;
+                    f.route(compute, first, normed, moe, observer)?;
+                    compute.computed(begun, "router", number);
+                    f.begin(experts, moe);
                     lookahead.routed(compute, f, &mixtures, eps, stream, rows, moe, experts);
                     f.forward(compute, normed, experts, moe, mlp, block)?;
                 }
@@ -266,6 +285,7 @@ impl Model {
         position: usize,
         out: &mut Vec<f32>,
     ) -> Result<(), ModelError> {
+        let begun = compute.recording.begin();
         let hidden = self.arch.hidden;
         let stream = &workspace.hidden[rows.start * hidden..rows.end * hidden];
         let normed = workspace.normed.fill(rows.len(), hidden);
@@ -277,7 +297,9 @@ impl Model {
         if let Some(cap) = self.arch.scales.logit_softcap {
             out.iter_mut().for_each(|v| *v = math::softcap(*v, cap));
         }
-        match out.iter().position(|v| !v.is_finite()) {
+        let finite = out.iter().position(|v| !v.is_finite());
+        compute.recording.end(begun, Lane::Compute, "output head", &["rows"], [rows.len() as u64]);
+        match finite {
             Some(i) => Err(ModelError::NotFiniteLogits { position: position + i / self.arch.vocab }),
             None => Ok(()),
         }

@@ -4,6 +4,7 @@ use calypte_checkpoint::arch::{self, Arch};
 use calypte_checkpoint::{Catalog, ExpertLayer, Role};
 use calypte_kernels::{Activations, math, ops};
 use calypte_quant::reference::dot_f32;
+use calypte_residency::timeline::Lane;
 use calypte_residency::{ExpertCache, Lease};
 
 use crate::experts::{Experts, Job};
@@ -90,23 +91,12 @@ impl MoeBlock {
         catalog.experts.iter().position(|e| e.layer == layer)
     }
 
-    /// Routes the rows of `x` and asks the cache for their experts; `first` is the first row's position, for messages and the
-    /// observer.
-    pub fn begin(
-        &self,
-        compute: &Compute<'_>,
-        first: usize,
-        x: &mut Activations,
-        experts: &mut ExpertCache,
-        scratch: &mut MoeScratch,
-        observer: &mut dyn Observer,
-    ) -> Result<(), ModelError> {
-        self.route(compute, first, x, scratch, observer)?;
+    /// Asks the cache for the experts of the rows that were routed last.
+    pub fn begin(&self, experts: &mut ExpertCache, scratch: &MoeScratch) {
         experts.begin(self.cache_layer, &scratch.union);
-        Ok(())
     }
 
-    /// `out = mixture(x)`, `[x.rows, hidden]`, after [`MoeBlock::begin`] with the same rows.
+    /// `out = mixture(x)`, `[x.rows, hidden]`, after [`MoeBlock::route`] and [`MoeBlock::begin`] with the same rows.
     pub fn forward(
         &self,
         compute: &Compute<'_>,
@@ -117,6 +107,7 @@ impl MoeBlock {
         out: &mut Vec<f32>,
     ) -> Result<(), ModelError> {
         // Reads are on their way: everything that needs no expert comes now.
+        let begun = compute.recording.begin();
         let (rows, hidden, k) = (x.rows(), x.cols(), self.moe.top_k);
         scratch.shared.clear();
         if let Some(shared) = &self.shared {
@@ -127,12 +118,19 @@ impl MoeBlock {
             // Once for all experts; each then takes its rows of the rounding along.
             x.quantize(compute.team);
         }
+        let name = if self.shared.is_some() { "shared expert" } else { "rounding" };
+        compute.computed(begun, name, self.layer);
         scratch.results.resize(rows * k * hidden, 0.0);
         loop {
             let mut leases = std::mem::take(&mut scratch.leases);
             let more = experts.ready(&mut leases);
+            let begun = compute.recording.begin();
             self.compute(compute, x, &leases, scratch);
+            let numbers = [self.layer as u64, leases.len() as u64];
             leases.drain(..).for_each(|lease| experts.release(lease));
+            if numbers[1] > 0 {
+                compute.recording.end(begun, Lane::Compute, "experts", &["layer", "experts"], numbers);
+            }
             scratch.leases = leases;
             match more {
                 Ok(true) => {}
@@ -143,7 +141,9 @@ impl MoeBlock {
                 }
             }
         }
+        let begun = compute.recording.begin();
         self.reduce(compute, rows, hidden, scratch, out);
+        compute.computed(begun, "reduce", self.layer);
         Ok(())
     }
 
@@ -161,13 +161,19 @@ impl MoeBlock {
         choice.map_or_else(Vec::new, |choice| choice.experts)
     }
 
+    /// Number of the layer.
+    pub fn number(&self) -> usize {
+        self.layer
+    }
+
     /// Index among the layers that the expert cache knows.
     pub fn number_in_cache(&self) -> usize {
         self.cache_layer
     }
 
-    /// Chooses experts for every row and collects the union, ascending, each with the rows it serves.
-    fn route(
+    /// Chooses experts for every row and collects the union, ascending, each with the rows it serves. `first` is the first row's
+    /// position, for messages and the observer.
+    pub fn route(
         &self,
         compute: &Compute<'_>,
         first: usize,

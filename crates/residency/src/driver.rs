@@ -7,9 +7,11 @@
 mod hints;
 mod layer;
 mod pool;
+mod recorder;
 mod warm;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use calypte_disk::{Buffer, Completion, Disk, DiskStats, Failure, Loaded, Priority, ReadRequest};
 
@@ -18,6 +20,7 @@ use crate::{CacheStats, Command, Event, Evict, Key, Machine, ResidencyError, Slo
 use hints::Hints;
 use layer::{Room, sizes};
 use pool::BufferPool;
+use recorder::Recorder;
 use warm::Warm;
 
 pub use layer::{Arrange, LayerExperts, Lease};
@@ -50,6 +53,7 @@ pub struct ExpertCache {
     reads_failed: u64,
     wait_ns: u64,
     disk_stats_at_reset: DiskStats,
+    recorder: Option<Recorder>,
 }
 
 impl ExpertCache {
@@ -94,6 +98,7 @@ impl ExpertCache {
             leases_out: 0,
             reads_failed: 0,
             wait_ns: 0,
+            recorder: None,
         })
     }
 
@@ -113,6 +118,7 @@ impl ExpertCache {
             // Nobody waited for it: no step was under way.
             tracing::debug!(%error, "what a read on a guess brought could not be used");
         }
+        let from = self.recorder.as_ref().map(|_| Instant::now());
         let mut ordered = std::mem::take(&mut self.union);
         ordered.clear();
         ordered.extend_from_slice(union);
@@ -125,6 +131,9 @@ impl ExpertCache {
         self.union = ordered;
         self.execute();
         self.read_warm();
+        if let (Some(recorder), Some(from)) = (&self.recorder, from) {
+            recorder.placed(layer, from, union.len());
+        }
     }
 
     /// What comes has nothing to do with what was: another conversation. Only the policy cares.
@@ -373,7 +382,11 @@ impl ExpertCache {
         }
         let waited = Stopwatch::start();
         let completion = self.disk.wait();
-        self.wait_ns += waited.elapsed_ns();
+        let wait_ns = waited.elapsed_ns();
+        self.wait_ns += wait_ns;
+        if let (Some(recorder), Some(started)) = (&self.recorder, waited.started()) {
+            recorder.waited(layer, started, wait_ns);
+        }
         match completion {
             Some(completion) => self.complete(completion),
             None => {
@@ -385,6 +398,9 @@ impl ExpertCache {
     fn complete(&mut self, completion: Completion) -> Result<(), ResidencyError> {
         let key = key_of(completion.ticket);
         let guessed = self.hints.completed(key) | self.warm.completed(key);
+        if let (Some(recorder), Some(life)) = (&self.recorder, self.disk.last_life()) {
+            recorder.read(key, &life);
+        }
         match completion.result {
             Ok(loaded) => match self.arrange(key, loaded) {
                 Ok(loaded) => {
@@ -440,6 +456,7 @@ impl ExpertCache {
     fn arrange(&mut self, key: Key, loaded: Loaded) -> Result<Loaded, (String, Buffer)> {
         let arrange = self.rooms.get(key.layer as usize).and_then(|room| room.arrange.clone());
         let Some(arrange) = arrange else { return Ok(loaded) };
+        let from = self.recorder.as_ref().map(|_| Instant::now());
         let pieces: Vec<&[u8]> = (0..loaded.len()).map(|i| loaded.view(i)).collect();
         let matrix_bytes = arrange.matrix_bytes();
         let total = matrix_bytes.iter().sum();
@@ -450,6 +467,9 @@ impl ExpertCache {
             (Ok(()), Some(slot)) => slot.copy_from_slice(&self.arranged),
             (Ok(()), None) => return Err((format!("{total} bytes do not fit the slot"), buffer)),
             (Err(message), _) => return Err((message, buffer)),
+        }
+        if let (Some(recorder), Some(from)) = (&self.recorder, from) {
+            recorder.arranged(key, from);
         }
         let mut start = 0;
         let views = matrix_bytes.map(|bytes| {
@@ -501,15 +521,22 @@ fn key_of(ticket: u64) -> Key {
 /// Measures waits; `wasm32-unknown-unknown` has no clock, and asking for one there aborts the program.
 struct Stopwatch {
     #[cfg(not(target_family = "wasm"))]
-    started: std::time::Instant,
+    started: Instant,
 }
 
 impl Stopwatch {
     fn start() -> Stopwatch {
         Stopwatch {
             #[cfg(not(target_family = "wasm"))]
-            started: std::time::Instant::now(),
+            started: Instant::now(),
         }
+    }
+
+    fn started(&self) -> Option<Instant> {
+        #[cfg(not(target_family = "wasm"))]
+        return Some(self.started);
+        #[cfg(target_family = "wasm")]
+        return None;
     }
 
     fn elapsed_ns(&self) -> u64 {

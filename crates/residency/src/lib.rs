@@ -1,7 +1,8 @@
 //! Which routed expert lives in memory.
 //!
 //! What lives here: the byte budget with its per-layer floors, the slots and their leases, eviction policies, predictors,
-//! what is remembered of earlier runs, and the counting of hits and misses. [`Machine`] is pure and deterministic (events in, commands out), so that a recorded
+//! what is remembered of earlier runs, the counting of hits and misses, and the [`timeline`] that waits, reads and all stages above are
+//! recorded on. [`Machine`] is pure and deterministic (events in, commands out), so that a recorded
 //! routing trace gives the same hits on any machine; [`ExpertCache`] is the one small driver that executes its commands
 //! on a [`calypte_disk::Disk`].
 //!
@@ -16,6 +17,7 @@ pub mod per_expert;
 pub mod policy;
 pub mod predict;
 mod stats;
+pub mod timeline;
 mod usage;
 
 pub use budget::{LayerShare, LayerSize, floor_bytes, share, whole_bytes};

@@ -12,3 +12,4 @@ mod matrix;
 mod program;
 mod replay;
 mod text;
+mod timeline;
