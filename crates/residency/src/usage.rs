@@ -5,7 +5,7 @@
 //! long evening with one subject does not erase what was before, and what never comes again is gone in time.
 
 /// Tokens after which a use counts half. Eight to thirty conversations of usual length: long against any one of them, short
-/// against a change of what somebody does with a model. A power of two, see [`growth`].
+/// against a change of what somebody does with a model. A power of two: its root is then a chain of square roots.
 pub const HALF_LIFE_TOKENS: u32 = 1 << HALF_LIFE_TOKENS_LOG2;
 const HALF_LIFE_TOKENS_LOG2: u32 = 13;
 
