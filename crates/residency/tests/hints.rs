@@ -43,7 +43,7 @@ fn guesses_are_read_judged_and_used() {
     check(&[3, 4], 0.9, false, &[3, 4], "0 4, 2 of 2, 0 of 0");
     // More than there are slots (six are left of eight), and what does not exist.
     check(&[0, 1, 2, 3, 4, 5, 6, 7], 0.9, true, &[0, 1], "2 2, 2 of 8, 2 of 6");
-    check(&[9], 0.9, true, &[0, 1], "0 4, 0 of 0, 0 of 0");
+    check(&[0, 9], 0.9, true, &[0, 1], "0 4, 0 of 0, 0 of 0");
 }
 
 #[test]

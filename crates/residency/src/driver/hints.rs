@@ -48,15 +48,15 @@ impl ExpertCache {
     /// Residents among them keep their slots rather than others. With `read`, likely ones that are missing are read while the
     /// disk has nothing else to do.
     ///
-    /// Changes no answer: a guess is neither needed nor believed. Unknown experts and layers are ignored.
+    /// Changes no answer: a guess is neither needed nor believed. A list that names an unknown expert or layer is ignored.
     pub fn expect(&mut self, layer: usize, guesses: &[Guess], read: bool) {
         let Some(guessed) = self.hints.guessed.get_mut(layer) else { return };
         let experts = self.rooms[layer].extents.len();
         guessed.clear();
-        guessed.extend(guesses.iter().map(|guess| guess.expert).filter(|&e| (e as usize) < experts));
-        if guessed.len() < guesses.len() {
+        if guesses.iter().any(|guess| guess.expert as usize >= experts) {
             return;
         }
+        guessed.extend(guesses.iter().map(|guess| guess.expert));
         let layer = layer as u32;
         self.tell(Event::Expect { layer, guesses });
         for guess in guesses.iter().filter(|guess| read && guess.probability >= READ_PROBABILITY_MIN) {
