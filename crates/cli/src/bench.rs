@@ -53,6 +53,9 @@ pub struct BenchArgs {
     /// Runs of each test
     #[arg(short, long, value_name = "N", default_value = RUNS_DEFAULT, value_parser = positions)]
     pub runs: NonZeroUsize,
+    /// Count the first run too, whose caches are cold; otherwise one run comes before those that count
+    #[arg(long)]
+    pub no_warmup: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -105,9 +108,11 @@ pub fn bench(args: &BenchArgs, recorded: Option<&Arc<timeline::Timeline>>) -> Re
     let outcome: Result<(), Failure> = interrupts.during(|cancelled| {
         let mut timeline = Timeline::new(&mut engine, most, cancelled);
         for test in &mut tests {
-            test.measure(&mut timeline, args.runs, &mut progress).map_err(|e| match e.kind() {
-                ErrorKind::Cancelled => Failure::Interrupted,
-                _ => e.into(),
+            test.measure(&mut timeline, args.runs, !args.no_warmup, &mut progress).map_err(|e| {
+                match e.kind() {
+                    ErrorKind::Cancelled => Failure::Interrupted,
+                    _ => e.into(),
+                }
             })?;
             // Somebody who waits for hours wants to see what there is.
             if let Some(out) = &mut out {
@@ -169,16 +174,19 @@ impl Test {
         self.depth + self.work.tokens()
     }
 
-    /// Runs that count, after one that does not.
+    /// Runs that count, after one that does not, unless caches shall be cold.
     fn measure(
         &mut self,
         timeline: &mut Timeline<'_>,
         runs: NonZeroUsize,
+        warmup: bool,
         progress: &mut Progress,
     ) -> Result<(), EngineError> {
         timeline.reach(self.depth, progress)?;
         progress.busy("Measuring");
-        self.run(timeline)?;
+        if warmup {
+            self.run(timeline)?;
+        }
         for _ in 0..runs.get() {
             timeline.session.truncate(self.depth);
             let tok_s = self.run(timeline)?;
