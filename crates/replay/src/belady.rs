@@ -76,10 +76,6 @@ impl Evict for Belady {
         *self.rank.get_mut(key) = Some(self.rank_after(key, step));
     }
 
-    fn evicted(&mut self, key: Key) {
-        self.pinned(key);
-    }
-
     fn pinned(&mut self, key: Key) {
         self.candidates.remove(key, self.rank(key));
     }

@@ -105,7 +105,9 @@ pub trait Evict: Send {
     fn inserted(&mut self, _key: Key) {}
 
     /// `key` lost its slot and is no candidate any more.
-    fn evicted(&mut self, key: Key);
+    fn evicted(&mut self, key: Key) {
+        self.pinned(key);
+    }
 
     /// `key` is needed now and is no candidate any more.
     fn pinned(&mut self, key: Key);

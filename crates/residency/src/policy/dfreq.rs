@@ -52,10 +52,6 @@ impl Evict for Dfreq {
         self.clocks.reach(key.layer, step);
     }
 
-    fn evicted(&mut self, key: Key) {
-        self.pinned(key);
-    }
-
     fn pinned(&mut self, key: Key) {
         self.candidates.remove(key, self.counts.get(key));
     }

@@ -114,7 +114,7 @@ impl Evict for Eam {
     }
 
     fn evicted(&mut self, key: Key) {
-        self.candidates.remove(key);
+        self.pinned(key);
         self.visits.get_mut(key).0 = 0;
     }
 

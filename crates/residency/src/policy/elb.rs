@@ -66,10 +66,6 @@ impl Evict for Elb {
         self.candidates.changed(key.layer);
     }
 
-    fn evicted(&mut self, key: Key) {
-        self.candidates.remove(key);
-    }
-
     fn pinned(&mut self, key: Key) {
         self.candidates.remove(key);
     }

@@ -61,7 +61,7 @@ impl Evict for ExpertMap {
     }
 
     fn evicted(&mut self, key: Key) {
-        self.candidates.remove(key);
+        self.pinned(key);
         self.visits.get_mut(key).0 = 0;
     }
 

@@ -63,10 +63,6 @@ impl Evict for LeastStale {
         self.candidates.changed(key.layer);
     }
 
-    fn evicted(&mut self, key: Key) {
-        self.candidates.remove(key);
-    }
-
     fn pinned(&mut self, key: Key) {
         self.candidates.remove(key);
     }

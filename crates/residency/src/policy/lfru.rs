@@ -42,10 +42,6 @@ impl Evict for Lfru {
         self.candidates.changed(key.layer);
     }
 
-    fn evicted(&mut self, key: Key) {
-        self.candidates.remove(key);
-    }
-
     fn pinned(&mut self, key: Key) {
         self.candidates.remove(key);
     }

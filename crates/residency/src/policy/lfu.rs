@@ -27,10 +27,6 @@ impl Evict for Lfu {
         (*count, *last) = (*count + 1, step);
     }
 
-    fn evicted(&mut self, key: Key) {
-        self.pinned(key);
-    }
-
     fn pinned(&mut self, key: Key) {
         self.candidates.remove(key, self.uses.get(key));
     }

@@ -25,10 +25,6 @@ impl Evict for Lru {
         self.clocks.reach(key.layer, step);
     }
 
-    fn evicted(&mut self, key: Key) {
-        self.pinned(key);
-    }
-
     fn pinned(&mut self, key: Key) {
         self.candidates.remove(key, self.last_step.get(key));
     }

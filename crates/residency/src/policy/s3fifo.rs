@@ -148,7 +148,7 @@ impl Evict for S3Fifo {
     }
 
     fn evicted(&mut self, key: Key) {
-        self.set_candidate(key, false);
+        self.pinned(key);
         let layer = grown(&mut self.layers, key.layer);
         let entry = self.entries.get_mut(key);
         match std::mem::take(&mut entry.queue) {

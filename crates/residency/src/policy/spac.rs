@@ -105,10 +105,6 @@ impl Evict for Spac {
         self.candidates.changed(layer);
     }
 
-    fn evicted(&mut self, key: Key) {
-        self.candidates.remove(key);
-    }
-
     fn pinned(&mut self, key: Key) {
         self.candidates.remove(key);
     }

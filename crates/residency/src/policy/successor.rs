@@ -230,10 +230,6 @@ impl Evict for Successor {
         self.candidates.changed(layer);
     }
 
-    fn evicted(&mut self, key: Key) {
-        self.candidates.remove(key);
-    }
-
     fn pinned(&mut self, key: Key) {
         self.candidates.remove(key);
     }
