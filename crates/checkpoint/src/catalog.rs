@@ -311,6 +311,16 @@ impl Catalog {
         self.tensors.values().map(|t| t.dtype).chain(experts).any(|d| d.is_integer())
     }
 
+    /// The routed experts of the trunk, in layer order; those of multi-token prediction are never run.
+    pub fn trunk_experts(&self) -> impl Iterator<Item = &ExpertLayer> {
+        self.experts.iter().filter(|e| e.layer < self.arch.layers)
+    }
+
+    /// The place of a layer's routed experts in [`Catalog::experts`]; of a trunk layer, also in [`Catalog::trunk_experts`].
+    pub fn experts_of(&self, layer: usize) -> Option<usize> {
+        self.experts.iter().position(|e| e.layer == layer)
+    }
+
     /// The tensor of `role` in `layer`, if the file has it.
     pub fn get(&self, layer: Option<usize>, role: Role) -> Option<&Tensor> {
         self.tensors.get(&TensorKey { layer, role })

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use calypte_engine::budget::Budget;
-use calypte_engine::checkpoint::Catalog;
+use calypte_engine::checkpoint::{Catalog, ExpertLayer};
 use calypte_engine::plan::{DiskFigure, Plan, Prediction, Probe, plan as make_plan};
 use calypte_engine::size::human;
 use serde_json::{Value, json};
@@ -106,8 +106,8 @@ fn budget_rows(rows: &mut Rows, b: &Budget, context: usize, refused: bool) {
 
 /// Layers with the same share are told together.
 fn share_rows(rows: &mut Rows, catalog: &Catalog, plan: &Plan) {
-    let trunk = catalog.experts.iter().filter(|e| e.layer < catalog.arch.layers);
-    let layers: Vec<_> = trunk.map(|e| (e.layer, e.extents.len())).zip(&plan.shares).collect();
+    let layers: Vec<_> =
+        catalog.trunk_experts().map(|e| (e.layer, e.extents.len())).zip(&plan.shares).collect();
     if layers.is_empty() {
         return;
     }
@@ -186,8 +186,8 @@ fn predicted(prediction: Option<&Prediction>, when: &str) -> String {
 
 /// Bytes of the experts that may be read; those of multi-token prediction are not.
 fn trunk_expert_bytes(catalog: &Catalog) -> u64 {
-    let trunk = catalog.experts.iter().filter(|e| e.layer < catalog.arch.layers);
-    trunk.map(|e| e.expert_bytes().saturating_mul(e.extents.len() as u64)).sum()
+    let bytes = |e: &ExpertLayer| e.expert_bytes().saturating_mul(e.extents.len() as u64);
+    catalog.trunk_experts().map(bytes).sum()
 }
 
 fn has_experts(plan: &Plan) -> bool {
@@ -207,8 +207,7 @@ fn warm(plan: &Plan) -> Option<&Prediction> {
 fn to_json(catalog: &Catalog, plan: &Plan, context: usize) -> Value {
     let moe = catalog.arch.moe.as_ref();
     let b = &plan.budget;
-    let trunk = catalog.experts.iter().filter(|e| e.layer < catalog.arch.layers);
-    let shares = trunk.zip(&plan.shares).map(|(e, s)| {
+    let shares = catalog.trunk_experts().zip(&plan.shares).map(|(e, s)| {
         json!({
             "layer": e.layer,
             "experts": e.extents.len(),

@@ -106,13 +106,12 @@ pub enum BudgetError {
 /// The trunk's mixture layers as the expert cache wants them.
 pub fn expert_layers(catalog: &Catalog) -> Vec<LayerExperts> {
     let top_k = catalog.arch.moe.as_ref().map_or(0, |m| m.top_k);
-    let trunk = catalog.experts.iter().filter(|e| e.layer < catalog.arch.layers);
     let layer = |e: &ExpertLayer| LayerExperts {
         extents: e.extents.clone(),
         top_k,
         arrange: ArrangeExperts::of(e).map(|a| Arc::new(a) as Arc<dyn Arrange>),
     };
-    trunk.map(layer).collect()
+    catalog.trunk_experts().map(layer).collect()
 }
 
 /// Memory for what a policy and a predictor learn, and for what is remembered.

@@ -66,8 +66,7 @@ pub(crate) struct Reads {
 impl Reads {
     pub fn new(catalog: &Catalog) -> Reads {
         let files = catalog.files.iter();
-        let trunk = catalog.experts.iter().filter(|e| e.layer < catalog.arch.layers);
-        let all: Vec<&Vec<Extent>> = trunk.flat_map(|e| &e.extents).collect();
+        let all: Vec<&Vec<Extent>> = catalog.trunk_experts().flat_map(|e| &e.extents).collect();
         // A stride coprime to the number of experts visits all of them, far from each other: what a router does to a disk.
         let stride = (all.len() * 618 / 1000).max(1);
         let stride = (stride..).find(|s| gcd(*s, all.len()) == 1).unwrap_or(1);

@@ -165,8 +165,7 @@ impl Engine {
     pub fn expert_slots(&self) -> Vec<(usize, LayerSize)> {
         let layers = expert_layers(&self.catalog);
         let sizes = layers.iter().map(|layer| layer.size(self.experts.disk()));
-        let trunk = self.catalog.experts.iter().filter(|e| e.layer < self.catalog.arch.layers);
-        trunk.map(|e| e.layer).zip(sizes).collect()
+        self.catalog.trunk_experts().map(|e| e.layer).zip(sizes).collect()
     }
 
     /// Starts the cache's counts anew.

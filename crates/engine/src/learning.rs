@@ -8,7 +8,6 @@ use calypte_model::Observer;
 use calypte_residency::Usage;
 
 use crate::Options;
-use crate::budget::expert_layers;
 use crate::usage::{UsageFile, file_bytes};
 
 /// Tokens after which usage is written though the run goes on, so that a run that is killed has not learned in vain.
@@ -36,13 +35,11 @@ impl Learning {
     /// `None` where nothing shall be remembered, or there is nothing to remember.
     pub fn open(catalog: &Catalog, options: &Options) -> Option<Learning> {
         let directory = options.usage_directory.as_ref()?;
-        let experts: Vec<usize> = expert_layers(catalog).iter().map(|layer| layer.extents.len()).collect();
+        let experts: Vec<usize> = catalog.trunk_experts().map(|layer| layer.extents.len()).collect();
         if experts.is_empty() {
             return None;
         }
-        let cache_layers = (0..catalog.arch.layers)
-            .map(|layer| catalog.experts.iter().position(|e| e.layer == layer))
-            .collect();
+        let cache_layers = (0..catalog.arch.layers).map(|layer| catalog.experts_of(layer)).collect();
         Some(Learning {
             file: UsageFile::new(directory, catalog.fingerprint, experts.clone()),
             usage: Usage::new(experts.iter().copied()),

@@ -69,8 +69,7 @@ pub fn plan(catalog: &Catalog, options: &Options, probe: Probe) -> Result<Plan, 
     };
     let sizes: Vec<_> = layers.iter().map(|l| l.size(&disk)).collect();
     let shares = calypte_residency::share(&sizes, budget.expert_bytes)?;
-    let trunk = catalog.experts.iter().filter(|e| e.layer < catalog.arch.layers);
-    let of_expert: Vec<u64> = trunk.map(|e| e.expert_bytes()).collect();
+    let of_expert: Vec<u64> = catalog.trunk_experts().map(|e| e.expert_bytes()).collect();
     let top_k = catalog.arch.moe.as_ref().map_or(0, |m| m.top_k as u64);
     let cold_read_bytes = of_expert.iter().sum::<u64>() * top_k;
     let resident: u64 = calypte_model::resident_extents(catalog).map(|e| e.len).sum();

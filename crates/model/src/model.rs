@@ -336,7 +336,7 @@ fn load_layer(loader: &mut Loader<'_>, arch: &Arch, layer: usize) -> Result<Laye
 fn load_ffn(loader: &mut Loader<'_>, arch: &Arch, layer: usize) -> Result<FfnBlock, ModelError> {
     const ROLES: [Role; 3] = [Role::FfnGate, Role::FfnUp, Role::FfnDown];
     const BIASES: [Role; 3] = [Role::FfnGateBias, Role::FfnUpBias, Role::FfnDownBias];
-    match (arch.ffn[layer], MoeBlock::cache_layer(loader.catalog, layer)) {
+    match (arch.ffn[layer], loader.catalog.experts_of(layer)) {
         (Ffn::Moe, Some(index)) => Ok(FfnBlock::Moe(Box::new(MoeBlock::load(loader, arch, layer, index)?))),
         (Ffn::Moe, None) => Err(ModelError::MissingTensor {
             path: loader.catalog.source.clone(),

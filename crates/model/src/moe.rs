@@ -1,7 +1,7 @@
 //! The mixture of experts: route, take the union, compute each expert once for all its rows, sum in rank order.
 
 use calypte_checkpoint::arch::{self, Arch};
-use calypte_checkpoint::{Catalog, ExpertLayer, Role};
+use calypte_checkpoint::{ExpertLayer, Role};
 use calypte_kernels::{Activations, math, ops};
 use calypte_quant::reference::dot_f32;
 use calypte_residency::timeline::Lane;
@@ -84,11 +84,6 @@ impl MoeBlock {
             shared: shared.transpose()?,
             moe,
         })
-    }
-
-    /// Index among `catalog.experts` of each trunk layer with a mixture.
-    pub fn cache_layer(catalog: &Catalog, layer: usize) -> Option<usize> {
-        catalog.experts.iter().position(|e| e.layer == layer)
     }
 
     /// Asks the cache for the experts of the rows that were routed last.
