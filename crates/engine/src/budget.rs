@@ -5,8 +5,6 @@ use std::sync::Arc;
 use calypte_checkpoint::{Catalog, ExpertLayer};
 use calypte_disk::{Disk, IoMode};
 use calypte_model::{ArrangeExperts, Kv, working_bytes};
-use calypte_residency::policy::Successor;
-use calypte_residency::predict::Learned;
 use calypte_residency::{Arrange, ExpertCache, LayerExperts, LayerSize};
 
 use crate::learning;
@@ -116,18 +114,10 @@ pub fn expert_layers(catalog: &Catalog) -> Vec<LayerExperts> {
 
 /// Memory for what a policy and a predictor learn, and for what is remembered.
 fn tables_bytes(layers: &[LayerExperts], disk: &Disk, options: &Options) -> u64 {
-    let of_policy = match options.policy.is_successor() {
-        true => Successor::memory_bytes(layers.iter().map(|layer| layer.extents.len())),
-        false => 0,
-    };
     let sizes: Vec<LayerSize> = layers.iter().map(|layer| layer.size(disk)).collect();
-    let of_predictor = match options.predictor.name() {
-        "learned" => Learned::memory_bytes(&sizes),
-        _ => 0,
-    };
     // Whether anything is remembered or not: a plan shall say what a run does.
     let of_usage = learning::memory_bytes(layers.iter().map(|layer| layer.extents.len()));
-    of_policy + of_predictor + of_usage
+    options.policy.memory_bytes(&sizes) + options.predictor.memory_bytes(&sizes) + of_usage
 }
 
 /// Divides the budget as `options` ask.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use calypte_model::Lookahead;
-use calypte_residency::{Evict, policy, predict};
+use calypte_residency::{Evict, LayerSize, policy, predict};
 
 /// Layers that a predictor may be asked for ahead.
 const LAYERS_AHEAD_MAX: usize = 8;
@@ -19,9 +19,9 @@ impl Policy {
         policy::by_name(&self.0).unwrap_or_else(|| Box::<policy::Successor>::default())
     }
 
-    /// Whether it is the one that the budget counts tables for.
-    pub(crate) fn is_successor(&self) -> bool {
-        self.make().name() == "successor"
+    /// What the budget counts for it.
+    pub(crate) fn memory_bytes(&self, layers: &[LayerSize]) -> u64 {
+        self.make().memory_bytes(layers)
     }
 }
 
@@ -64,9 +64,9 @@ impl Predictor {
         Predictor { name: "none".to_owned(), layers_ahead: 0 }
     }
 
-    /// Its name without parameters; `none` for none.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// What the budget counts for it.
+    pub(crate) fn memory_bytes(&self, layers: &[LayerSize]) -> u64 {
+        predict::by_name(&self.name).map_or(0, |predictor| predictor.memory_bytes(layers))
     }
 
     /// At work, or the one that never guesses.

@@ -66,6 +66,10 @@ impl Evict for Watch {
         self.policy.prepare(layers);
     }
 
+    fn memory_bytes(&self, layers: &[LayerSize]) -> u64 {
+        self.policy.memory_bytes(layers)
+    }
+
     fn seed(&mut self, layer: u32, shares: &[f32]) {
         self.policy.seed(layer, shares);
     }

@@ -82,6 +82,11 @@ pub trait Evict: Send {
     /// The layers there are. Said once, before anything else.
     fn prepare(&mut self, _layers: &[LayerSize]) {}
 
+    /// Memory that it takes for these layers beside some numbers an expert, in bytes: what a budget should know of.
+    fn memory_bytes(&self, _layers: &[LayerSize]) -> u64 {
+        0
+    }
+
     /// Share of tokens that used each expert of `layer` in earlier runs, `[experts]`, 0 to 1. Said at most once a layer, before its
     /// first step. It must fade as evidence of one's own does: after a change of subject, what earlier runs used is worth nothing.
     fn seed(&mut self, _layer: u32, _shares: &[f32]) {}

@@ -15,6 +15,8 @@ pub use learned::Learned;
 pub use prev_token::PrevToken;
 pub use trajectory::Trajectory;
 
+use crate::LayerSize;
+
 /// Names that [`by_name`] knows, `none` apart. Guesses from draft tokens are simulated by `calypte-replay`.
 pub const NAMES: &[&str] = &["prev_token", "trajectory", "gate_ahead", "learned"];
 
@@ -80,6 +82,11 @@ impl Gates for () {
 pub trait Predict: Send {
     /// The name that [`by_name`] accepts.
     fn name(&self) -> &'static str;
+
+    /// Memory that it takes for these layers beside some numbers an expert, in bytes: what a budget should know of.
+    fn memory_bytes(&self, _layers: &[LayerSize]) -> u64 {
+        0
+    }
 
     /// What comes has nothing to do with what was: another conversation.
     fn sequence_begins(&mut self) {}

@@ -164,16 +164,6 @@ impl Successor {
             candidates: Ranked::default(),
         }
     }
-
-    /// Memory that it takes for layers of these numbers of experts, in bytes.
-    pub fn memory_bytes(experts: impl Iterator<Item = usize>) -> u64 {
-        let of_layer = |experts: usize| {
-            let experts = experts as u64;
-            experts * experts * size_of::<u16>() as u64
-                + experts * VALUES_PER_EXPERT * size_of::<f32>() as u64
-        };
-        experts.map(of_layer).sum()
-    }
 }
 
 impl Evict for Successor {
@@ -183,6 +173,15 @@ impl Evict for Successor {
 
     fn prepare(&mut self, layers: &[LayerSize]) {
         self.layers = layers.iter().map(Layer::new).collect();
+    }
+
+    fn memory_bytes(&self, layers: &[LayerSize]) -> u64 {
+        let of_layer = |layer: &LayerSize| {
+            let experts = layer.experts as u64;
+            experts * experts * size_of::<u16>() as u64
+                + experts * VALUES_PER_EXPERT * size_of::<f32>() as u64
+        };
+        layers.iter().map(of_layer).sum()
     }
 
     fn seed(&mut self, layer: u32, shares: &[f32]) {

@@ -1,6 +1,7 @@
 //! How often a predictor is right, measured as it goes: the account that says whether its guesses pay.
 
 use super::{Gates, Guess, Predict, Routed};
+use crate::LayerSize;
 use crate::per_expert::grown;
 
 /// Share by which the measured probability follows each new judgement: half of it is forgotten after about 44 tokens.
@@ -40,6 +41,10 @@ impl Calibrated {
 impl Predict for Calibrated {
     fn name(&self) -> &'static str {
         self.predictor.name()
+    }
+
+    fn memory_bytes(&self, layers: &[LayerSize]) -> u64 {
+        self.predictor.memory_bytes(layers)
     }
 
     fn sequence_begins(&mut self) {

@@ -133,17 +133,14 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum()
 }
 
-impl Learned {
-    /// Memory that it takes, in bytes.
-    pub fn memory_bytes(layers: &[LayerSize]) -> u64 {
-        let of_layer = |layer: &LayerSize| (layer.experts * (BUCKETS + 3) + BUCKETS) as u64;
-        layers.iter().map(of_layer).sum::<u64>() * size_of::<f32>() as u64
-    }
-}
-
 impl Predict for Learned {
     fn name(&self) -> &'static str {
         "learned"
+    }
+
+    fn memory_bytes(&self, layers: &[LayerSize]) -> u64 {
+        let of_layer = |layer: &LayerSize| (layer.experts * (BUCKETS + 3) + BUCKETS) as u64;
+        layers.iter().map(of_layer).sum::<u64>() * size_of::<f32>() as u64
     }
 
     fn sequence_begins(&mut self) {
