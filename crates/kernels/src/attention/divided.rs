@@ -8,7 +8,7 @@ use calypte_quant::reference::LANES;
 use super::Query;
 use super::cache::{BLOCK_POSITIONS, Cached};
 use super::steps::{
-    Scaled, TOGETHER_MAX, Tile, Together, grow, list_of, mix, row_numbers, score, share_keys, tile_numbers,
+    Scaled, TOGETHER_MAX, Tile, Together, for_each_together, grow, mix, row_numbers, score, tile_numbers,
     weigh,
 };
 use crate::{Isa, Team};
@@ -68,14 +68,9 @@ pub fn attend_divided(
     scratch: &mut DividedScratch,
     out: &mut [f32],
 ) {
-    let mut out = &mut out[..queries.len() * values.width()];
-    for alike in queries.chunk_by(|a, b| share_keys(a.visible, b.visible)) {
-        for queries in alike.chunks(together(list_of(alike).len())) {
-            let (of_these, rest) = out.split_at_mut(queries.len() * values.width());
-            attend_together(team, queries, keys, values, scale, scratch, of_these);
-            out = rest;
-        }
-    }
+    for_each_together(queries, together, values.width(), out, |queries, out| {
+        attend_together(team, queries, keys, values, scale, scratch, out);
+    });
 }
 
 fn attend_together(

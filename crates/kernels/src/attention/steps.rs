@@ -31,11 +31,30 @@ pub(super) fn grow(scratch: &mut Vec<f32>, numbers: usize) {
 
 /// Whether two queries can go over one list of keys: two ranges, over one that covers both; two selections, if they are the
 /// same.
-pub(super) fn share_keys(a: Visible<'_>, b: Visible<'_>) -> bool {
+fn share_keys(a: Visible<'_>, b: Visible<'_>) -> bool {
     match (a, b) {
         (Visible::Range { .. }, Visible::Range { .. }) => true,
         (Visible::Selected(a), Visible::Selected(b)) => std::ptr::eq(a, b),
         _ => false,
+    }
+}
+
+/// Hands `work` those queries that go over one list of keys together, at most `together(keys)` at a time, each time with their results:
+/// `width` numbers for each query of `out`.
+pub(super) fn for_each_together<'q, 'a>(
+    queries: &'q [Query<'a>],
+    together: impl Fn(usize) -> usize,
+    width: usize,
+    out: &mut [f32],
+    mut work: impl FnMut(&'q [Query<'a>], &mut [f32]),
+) {
+    let mut out = &mut out[..queries.len() * width];
+    for alike in queries.chunk_by(|a, b| share_keys(a.visible, b.visible)) {
+        for queries in alike.chunks(together(list_of(alike).len())) {
+            let (of_these, rest) = out.split_at_mut(queries.len() * width);
+            work(queries, of_these);
+            out = rest;
+        }
     }
 }
 
@@ -91,7 +110,7 @@ impl<'a> Together<'a> {
 }
 
 /// The keys that queries which share them go over.
-pub(super) fn list_of<'a>(queries: &[Query<'a>]) -> Visible<'a> {
+fn list_of<'a>(queries: &[Query<'a>]) -> Visible<'a> {
     let visible = queries.iter().map(|q| q.visible).filter(|v| !v.is_empty());
     let cover = |a, b| match (a, b) {
         (Visible::Range { start: a, end: b }, Visible::Range { start, end }) => {
