@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use calypte_engine::Engine;
 use calypte_engine::text::{Specials, Tokenizer};
 
-use crate::args::{RunArgs, ScoreSource};
+use crate::args::{PromptArgs, RunArgs, ScoreSource};
 use crate::exit::Failure;
 use crate::ids::Ids;
 
@@ -58,16 +58,25 @@ pub fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Failure> {
     ids.map_err(|e| Failure::Usage(format!("the text cannot be tokenised: {e}")))
 }
 
-/// The model, if one is named, and the prompt of `calypte run`.
-pub fn of_run(args: &RunArgs) -> Result<(Option<PathBuf>, Prompt), Failure> {
-    let flags = &args.prompt;
-    let from_flag = match (&flags.prompt, &flags.prompt_file, &flags.prompt_ids, &flags.ids_file) {
+/// The prompt that options give, if they do.
+fn of_flags(flags: &PromptArgs) -> Result<Option<Prompt>, Failure> {
+    Ok(match (&flags.prompt, &flags.prompt_file, &flags.prompt_ids, &flags.ids_file) {
         (Some(text), ..) => Some(Prompt::Text(text.clone())),
         (_, Some(file), ..) => Some(Prompt::Text(read_text(file)?)),
         (.., Some(ids), _) => Some(Prompt::Ids(ids.0.clone())),
         (.., Some(file)) => Some(Prompt::Ids(read_ids(file)?)),
         _ => None,
-    };
+    })
+}
+
+/// The prompt of a command that takes it from options alone and asks for one of them.
+pub fn required(flags: &PromptArgs) -> Result<Prompt, Failure> {
+    of_flags(flags)?.ok_or_else(|| no_prompt(None))
+}
+
+/// The model, if one is named, and the prompt of `calypte run`.
+pub fn of_run(args: &RunArgs) -> Result<(Option<PathBuf>, Prompt), Failure> {
+    let from_flag = of_flags(&args.prompt)?;
     let (model, words) = match (&args.first, &args.second) {
         (Some(first), None) if from_flag.is_some() || looks_like_model(first) => (Some(first), None),
         (Some(first), None) => (None, Some(first)),
@@ -111,12 +120,12 @@ pub fn of_score(source: &ScoreSource) -> Result<Prompt, Failure> {
     }
 }
 
-pub fn read_ids(file: &Path) -> Result<Vec<u32>, Failure> {
+fn read_ids(file: &Path) -> Result<Vec<u32>, Failure> {
     let ids = read_text(file)?.parse::<Ids>();
     ids.map(|ids| ids.0).map_err(|e| Failure::Usage(format!("{}: {e}", file.display())))
 }
 
-pub fn read_text(file: &Path) -> Result<String, Failure> {
+fn read_text(file: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let read = match file.as_os_str() == "-" {
         true => std::io::stdin().lock().read_to_end(&mut bytes),

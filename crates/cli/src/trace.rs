@@ -7,14 +7,13 @@ use calypte_replay::{Recorder, Trace, TraceError, TraceLayer};
 use clap::Args;
 use serde_json::json;
 
-use crate::args::{EngineArgs, SamplingArgs, positions_or_zero};
+use crate::args::{EngineArgs, PromptArgs, SamplingArgs, positions_or_zero};
 use crate::exit::Failure;
-use crate::ids::Ids;
 use crate::interrupt::Interrupts;
 use crate::loading::{headers, load};
 use crate::output::{Out, grouped, note};
 use crate::progress::Progress;
-use crate::prompt::{Prompt, read_ids, read_text};
+use crate::prompt;
 use crate::run::room;
 use crate::stats::random_seed;
 
@@ -34,14 +33,14 @@ const TOKENS_DEFAULT: usize = 128;
 
 /// Arguments of `trace`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_group("PromptArgs", |prompt| prompt.required(true)))]
 pub struct TraceArgs {
     /// GGUF file or Hugging Face directory; the bundled model if left out
     #[arg(value_name = "MODEL")]
     pub model: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a docstring would become help text")]
-    pub source: TraceSource,
+    pub prompt: PromptArgs,
     /// File to write
     #[arg(short, long, value_name = "TRACE")]
     pub out: PathBuf,
@@ -59,35 +58,6 @@ pub struct TraceArgs {
     pub engine: EngineArgs,
 }
 
-/// What the model is given.
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-pub struct TraceSource {
-    /// Text to start with; special tokens written out in it count as such
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub prompt: Option<String>,
-    /// File with the text, used to the byte (UTF-8); `-` is stdin
-    #[arg(long, value_name = "FILE")]
-    pub prompt_file: Option<PathBuf>,
-    /// Token ids, separated by commas or spaces; needs no tokenizer
-    #[arg(long, value_name = "LIST")]
-    pub prompt_ids: Option<Ids>,
-    /// File with token ids, separated by commas or white space
-    #[arg(long, value_name = "FILE")]
-    pub ids_file: Option<PathBuf>,
-}
-
-impl TraceSource {
-    fn prompt(&self) -> Result<Prompt, Failure> {
-        match (&self.prompt, &self.prompt_file, &self.prompt_ids, &self.ids_file) {
-            (_, Some(file), ..) => Ok(Prompt::Text(read_text(file)?)),
-            (_, _, Some(ids), _) => Ok(Prompt::Ids(ids.0.clone())),
-            (.., Some(file)) => Ok(Prompt::Ids(read_ids(file)?)),
-            (text, ..) => Ok(Prompt::Text(text.clone().unwrap_or_default())),
-        }
-    }
-}
-
 struct Routes(Recorder);
 
 impl Observer for Routes {
@@ -103,7 +73,7 @@ impl Observer for Routes {
 /// Runs the model and writes the trace.
 pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
     let interrupts = Interrupts::catch();
-    let prompt = args.source.prompt()?;
+    let prompt = prompt::required(&args.prompt)?;
     let mut progress = Progress::new();
     let positions = prompt.positions_max().saturating_add(args.tokens);
     let mut engine = load(headers(args.model.as_deref())?, &args.engine.options(positions), &mut progress)?;
