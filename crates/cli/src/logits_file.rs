@@ -1,12 +1,12 @@
 //! Logits as a safetensors file, written row by row so that they never have to be in memory together.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use crate::exit::Failure;
+use crate::partial_file::PartialFile;
 
 /// The header's length is a multiple of this, so that the data is aligned.
 const HEADER_ALIGN_BYTES: usize = 8;
@@ -15,29 +15,17 @@ const HEADER_ALIGN_BYTES: usize = 8;
 /// removed.
 pub struct LogitsFile {
     path: PathBuf,
-    partial: PathBuf,
-    file: BufWriter<File>,
+    file: PartialFile,
     failure: Option<io::Error>,
-    whole: bool,
 }
 
 impl LogitsFile {
     /// Starts the file for a tensor of this shape.
     pub fn create(path: &Path, rows: usize, vocab: usize) -> Result<LogitsFile, Failure> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".partial-{}", std::process::id()));
-        let partial = PathBuf::from(name);
         let cannot = |e| Failure::Usage(format!("{}: cannot be created: {e}", path.display()));
-        let file = File::create(&partial).map_err(cannot)?;
-        let mut this = LogitsFile {
-            path: path.to_owned(),
-            partial,
-            file: BufWriter::new(file),
-            failure: None,
-            whole: false,
-        };
-        this.file.write_all(&header(rows, vocab)).map_err(cannot)?;
-        Ok(this)
+        let mut file = PartialFile::create(path).map_err(cannot)?;
+        file.write_all(&header(rows, vocab)).map_err(cannot)?;
+        Ok(LogitsFile { path: path.to_owned(), file, failure: None })
     }
 
     /// Appends a row. After a failure it does nothing and returns false.
@@ -52,31 +40,16 @@ impl LogitsFile {
     }
 
     /// Removes the file; an error if writing had failed.
-    pub fn give_up(mut self) -> Result<(), Failure> {
-        self.failure.take().map_or(Ok(()), |e| Err(self.cannot_write(e)))
-    }
-
-    fn cannot_write(&self, source: io::Error) -> Failure {
-        Failure::Output { to: self.path.display().to_string(), source }
+    pub fn give_up(self) -> Result<(), Failure> {
+        let LogitsFile { path, failure, .. } = self;
+        failure.map_or(Ok(()), |source| Err(Failure::Output { to: path.display().to_string(), source }))
     }
 
     /// Gives the file its name.
-    pub fn finish(mut self) -> Result<(), Failure> {
-        let outcome = match self.failure.take() {
-            Some(error) => Err(error),
-            None => self.file.flush(),
-        };
-        let outcome = outcome.and_then(|()| std::fs::rename(&self.partial, &self.path));
-        self.whole = outcome.is_ok();
-        outcome.map_err(|e| self.cannot_write(e))
-    }
-}
-
-impl Drop for LogitsFile {
-    fn drop(&mut self) {
-        if !self.whole {
-            let _ = std::fs::remove_file(&self.partial);
-        }
+    pub fn finish(self) -> Result<(), Failure> {
+        let LogitsFile { path, file, failure } = self;
+        let outcome = failure.map_or_else(|| file.finish(), Err);
+        outcome.map_err(|source| Failure::Output { to: path.display().to_string(), source })
     }
 }
 

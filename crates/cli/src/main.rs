@@ -19,6 +19,7 @@ mod interrupt;
 mod loading;
 mod logits_file;
 mod output;
+mod partial_file;
 mod plan;
 mod progress;
 mod prompt;

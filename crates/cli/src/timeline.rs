@@ -17,6 +17,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::exit::{Failure, complain};
+use crate::partial_file::PartialFile;
 
 /// Thread numbers of the lanes; the first row of reads, which are as many as overlap, has [`DISK`].
 const STEP: usize = 1;
@@ -44,7 +45,9 @@ pub fn during(
     let timeline = Arc::new(Timeline::start());
     let outcome = work(Some(&timeline));
     let (spans, dropped) = timeline.take();
-    match (outcome, file.finish(spans, dropped)) {
+    let written = file.finish(spans, dropped);
+    let written = written.map_err(|source| Failure::Output { to: path.display().to_string(), source });
+    match (outcome, written) {
         (Ok(()), written) => written,
         (failed, Ok(())) => failed,
         (failed, Err(also)) => {
@@ -59,56 +62,35 @@ pub fn record(engine: &mut Engine, timeline: Option<&Arc<Timeline>>) {
     timeline.into_iter().for_each(|timeline| engine.record(Arc::clone(timeline)));
 }
 
-/// The file before it is written. A regular file has its name only once it is whole, so that whatever bears the name is
-/// complete; pipes and devices are written to as they are.
-struct TimelineFile {
-    path: PathBuf,
-    file: File,
-    /// Where a regular file is written, until it is whole.
-    partial: Option<PathBuf>,
+/// The file before it is written: a regular file, so that whatever bears the name is complete; pipes and devices are written to as they
+/// are.
+enum TimelineFile {
+    Regular(PartialFile),
+    Other(File),
 }
 
 impl TimelineFile {
     fn create(path: &Path) -> Result<TimelineFile, Failure> {
         let cannot = |e: io::Error| Failure::Usage(format!("{}: cannot be written: {e}", path.display()));
-        let existing = match OpenOptions::new().write(true).open(path) {
-            Ok(file) => Some(file),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => return Err(cannot(e)),
-        };
-        match existing {
-            Some(file) if !file.metadata().map_err(cannot)?.is_file() => {
-                Ok(TimelineFile { path: path.to_owned(), file, partial: None })
-            }
-            _ => {
-                let mut name = path.as_os_str().to_owned();
-                name.push(format!(".partial-{}", std::process::id()));
-                let partial = PathBuf::from(name);
-                let file = File::create(&partial).map_err(cannot)?;
-                Ok(TimelineFile { path: path.to_owned(), file, partial: Some(partial) })
-            }
+        match OpenOptions::new().write(true).open(path) {
+            Ok(file) if !file.metadata().map_err(cannot)?.is_file() => return Ok(TimelineFile::Other(file)),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(cannot(e)),
+            _ => {}
         }
+        PartialFile::create(path).map(TimelineFile::Regular).map_err(cannot)
     }
 
-    fn finish(mut self, spans: Vec<Span>, dropped: u64) -> Result<(), Failure> {
-        let mut out = BufWriter::new(&self.file);
-        let written = write(&mut out, spans, dropped).and_then(|()| out.flush());
-        drop(out);
-        let named = written.and_then(|()| match &self.partial {
-            Some(partial) => std::fs::rename(partial, &self.path),
-            None => Ok(()),
-        });
-        if named.is_ok() {
-            self.partial = None;
-        }
-        named.map_err(|source| Failure::Output { to: self.path.display().to_string(), source })
-    }
-}
-
-impl Drop for TimelineFile {
-    fn drop(&mut self) {
-        if let Some(partial) = &self.partial {
-            let _ = std::fs::remove_file(partial);
+    fn finish(self, spans: Vec<Span>, dropped: u64) -> io::Result<()> {
+        match self {
+            TimelineFile::Regular(mut file) => {
+                write(&mut file, spans, dropped)?;
+                file.finish()
+            }
+            TimelineFile::Other(file) => {
+                let mut out = BufWriter::new(file);
+                write(&mut out, spans, dropped)?;
+                out.flush()
+            }
         }
     }
 }
