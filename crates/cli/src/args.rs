@@ -9,10 +9,9 @@ use calypte_engine::{IoMode, KvType, Options, Policy, Precision, Predictor, Size
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchArgs;
-use crate::cache::disk_profiles;
 use crate::ids::Ids;
+use crate::places;
 use crate::replay::ReplayArgs;
-use crate::state;
 use crate::template::TemplateArgs;
 use crate::timeline::TimelineArgs;
 use crate::tokenize::TokenizeArgs;
@@ -256,7 +255,7 @@ impl EngineArgs {
         Options {
             threads: self.threads,
             io: self.io,
-            disk_profiles: disk_profiles(),
+            disk_profiles: places::disk_profiles(),
             ram: self.ram,
             expert_cache: self.expert_cache,
             context: self.ctx.map_or(context, NonZeroUsize::get),
@@ -290,7 +289,10 @@ pub struct LearningArgs {
 impl LearningArgs {
     /// `options`, with what is remembered.
     pub fn with(self, options: Options) -> Options {
-        Options { usage_directory: if self.no_learning { None } else { state::usage_directory() }, ..options }
+        Options {
+            usage_directory: if self.no_learning { None } else { places::usage_directory() },
+            ..options
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use crate::exit::Failure;
-use crate::state;
+use crate::places;
 
 /// What the editor shows before a line, and before one that continues it.
 const PROMPT: &str = "> ";
@@ -124,7 +124,7 @@ impl Editor {
 
 /// `history` in the person's state directory.
 fn history_file() -> Option<PathBuf> {
-    let directory = state::directory()?;
+    let directory = places::state()?;
     std::fs::create_dir_all(&directory).ok()?;
     Some(directory.join("history"))
 }
