@@ -105,7 +105,7 @@ fn a_timeline_agrees_with_the_statistics() {
     check("glm_moe_dsa-a", Options { io: None, ..no_guesses() }, &mla);
     check("glm_moe_dsa-a", Options { io: Some(IoMode::Memory), ..no_guesses() }, &mla);
     check(ANNA, no_guesses(), &mla);
-    check(ANNA, Options::default(), &["lookahead", "stall"]);
+    check(ANNA, Options::default(), &["lookahead", "judge", "stall"]);
     check("lfm2_moe-a", no_guesses(), &["short convolution", "attention", "experts"]);
     check("qwen3_moe-fp8", no_guesses(), &["arrange"]);
     let one_by_one = Options { prefill_chunk: std::num::NonZeroUsize::MIN, ..pread() };

@@ -112,8 +112,12 @@ impl ExpertCache {
             self.abort();
         }
         self.pending_error = None;
+        let from = self.recorder.as_ref().map(|_| Instant::now());
         self.judge_guesses(layer, union);
         self.make_way(layer, union);
+        if let (Some(recorder), Some(from)) = (&self.recorder, from) {
+            recorder.judged(layer, from);
+        }
         if let Err(error) = self.take_landed() {
             // Nobody waited for it: no step was under way.
             tracing::debug!(%error, "what a read on a guess brought could not be used");

@@ -36,6 +36,12 @@ impl Recorder {
         self.timeline.add(Lane::Stall, "stall", times, &["layer"], [self.layer_number(layer)]);
     }
 
+    /// Reads on guesses for MoE layer `layer` were promoted or called off, since `from`.
+    pub fn judged(&self, layer: usize, from: Instant) {
+        let layer = self.layer_number(u32::try_from(layer).unwrap_or(u32::MAX));
+        self.timeline.add(Lane::Compute, "judge", (from, Instant::now()), &["layer"], [layer]);
+    }
+
     /// The experts of a step of MoE layer `layer` were looked up, others evicted, and reads submitted, since `from`.
     pub fn placed(&self, layer: usize, from: Instant, experts: usize) {
         let layer = self.layer_number(u32::try_from(layer).unwrap_or(u32::MAX));
