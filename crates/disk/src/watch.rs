@@ -30,9 +30,9 @@ pub struct ReadLife {
     pub issued: Option<Instant>,
     /// When its last read ended; where the backend does not say, when its completion was handed out.
     pub ended: Instant,
-    /// Whether it was submitted as a hint.
-    pub hint: bool,
-    /// Whether it was a hint and became a demand.
+    /// How urgent it was when it was submitted.
+    pub priority: Priority,
+    /// Whether it could wait at first and became a demand.
     pub promoted: bool,
     /// How it ended.
     pub end: ReadEnd,
@@ -54,7 +54,7 @@ impl Watch {
             submitted: now,
             issued: None,
             ended: now,
-            hint: priority == Priority::Hint,
+            priority,
             promoted: false,
             end: ReadEnd::Open,
             bytes_transferred: 0,

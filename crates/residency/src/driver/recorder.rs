@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use calypte_disk::{ReadEnd, ReadLife};
+use calypte_disk::{Priority, ReadEnd, ReadLife};
 
 use super::{ExpertCache, key_of};
 use crate::Key;
@@ -59,18 +59,10 @@ impl Recorder {
     /// The end of the read of an expert. `in_line_ns` is how long it waited for its first read to be issued: all its life
     /// when none was.
     pub fn read(&self, key: Key, life: &ReadLife) {
-        let name = match (life.end, life.hint, life.promoted) {
-            (ReadEnd::Failed, ..) => "failed read",
-            (ReadEnd::Open, ..) => "unfinished read",
-            (ReadEnd::Cancelled, ..) => "hint, called off",
-            (ReadEnd::Complete, true, true) => "hint, then demand",
-            (ReadEnd::Complete, true, false) => "hint",
-            (ReadEnd::Complete, false, _) => "demand",
-        };
         let in_line = life.issued.unwrap_or(life.ended).saturating_duration_since(life.submitted);
         self.timeline.add(
             Lane::Disk,
-            name,
+            name_of(life.end, life.priority, life.promoted),
             (life.submitted, life.ended),
             &["layer", "expert", "bytes", "in_line_ns"],
             [
@@ -83,6 +75,20 @@ impl Recorder {
     }
 }
 
+/// What became of a read. Demands are not called off, and idle reads are those of a warm start.
+fn name_of(end: ReadEnd, priority: Priority, promoted: bool) -> &'static str {
+    match (end, priority, promoted) {
+        (ReadEnd::Failed, ..) => "failed read",
+        (ReadEnd::Open, ..) => "unfinished read",
+        (ReadEnd::Cancelled, Priority::Idle, _) => "warm, called off",
+        (ReadEnd::Cancelled, ..) => "hint, called off",
+        (ReadEnd::Complete, Priority::Demand, _) => "demand",
+        (ReadEnd::Complete, Priority::Hint, true) => "hint, then demand",
+        (ReadEnd::Complete, Priority::Hint, false) => "hint",
+        (ReadEnd::Complete, Priority::Idle, _) => "warm",
+    }
+}
+
 impl Drop for ExpertCache {
     /// What landed unnoticed and what is under way belongs on the timeline too.
     fn drop(&mut self) {
@@ -91,5 +97,26 @@ impl Drop for ExpertCache {
             self.disk.last_life().iter().for_each(|life| recorder.read(key_of(completion.ticket), life));
         }
         self.disk.lives().for_each(|(ticket, life)| recorder.read(key_of(ticket), &life));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_are_called_what_they_were() {
+        for (end, priority, promoted, name) in [
+            (ReadEnd::Complete, Priority::Demand, false, "demand"),
+            (ReadEnd::Complete, Priority::Hint, false, "hint"),
+            (ReadEnd::Complete, Priority::Hint, true, "hint, then demand"),
+            (ReadEnd::Complete, Priority::Idle, false, "warm"),
+            (ReadEnd::Cancelled, Priority::Hint, false, "hint, called off"),
+            (ReadEnd::Cancelled, Priority::Idle, false, "warm, called off"),
+            (ReadEnd::Failed, Priority::Idle, false, "failed read"),
+            (ReadEnd::Open, Priority::Hint, true, "unfinished read"),
+        ] {
+            assert_eq!(name_of(end, priority, promoted), name);
+        }
     }
 }
