@@ -4,6 +4,8 @@
 //! size of prefill steps and the policy. A count is the sum over an expert's uses of `2^(-age / half-life)`, age in tokens: one
 //! long evening with one subject does not erase what was before, and what never comes again is gone in time.
 
+use std::sync::LazyLock;
+
 /// Tokens after which a use counts half. Eight to thirty conversations of usual length: long against any one of them, short
 /// against a change of what somebody does with a model. A power of two: its root is then a chain of square roots.
 pub const HALF_LIFE_TOKENS: u32 = 1 << HALF_LIFE_TOKENS_LOG2;
@@ -34,13 +36,12 @@ struct LayerUsage {
 
 /// How much more a use counts than one a token earlier: the half-life's root of 2. Square roots are exact to the last bit on every
 /// platform, powers are not.
-fn growth() -> f64 {
-    (0..HALF_LIFE_TOKENS_LOG2).fold(2.0f64, |power, _| power.sqrt())
-}
+static GROWTH: LazyLock<f64> =
+    LazyLock::new(|| (0..HALF_LIFE_TOKENS_LOG2).fold(2.0f64, |power, _| power.sqrt()));
 
 /// What is left of a use after so many tokens, by squaring.
 fn left_after(tokens: u64) -> f64 {
-    let (mut left, mut factor, mut rest) = (1.0, 1.0 / growth(), tokens);
+    let (mut left, mut factor, mut rest) = (1.0, 1.0 / *GROWTH, tokens);
     while rest > 0 && left > 0.0 {
         if rest & 1 == 1 {
             left *= factor;
@@ -56,9 +57,9 @@ impl LayerUsage {
         LayerUsage { uses, unit: 1.0, tokens: 0 }
     }
 
-    fn record(&mut self, growth: f64, experts: &[u32]) {
+    fn record(&mut self, experts: &[u32]) {
         self.tokens += 1;
-        self.unit *= growth;
+        self.unit *= *GROWTH;
         if self.unit > UNIT_MAX {
             self.uses.iter_mut().for_each(|uses| *uses /= self.unit);
             self.unit = 1.0;
@@ -93,7 +94,7 @@ impl Usage {
     /// The router of MoE layer `layer` sent a token to `experts`. Unknown layers and experts are ignored.
     pub fn record(&mut self, layer: usize, experts: &[u32]) {
         if let Some(usage) = self.layers.get_mut(layer) {
-            usage.record(growth(), experts);
+            usage.record(experts);
             // A token goes through all layers; the first one counts it.
             self.tokens += u64::from(layer == 0);
         }
