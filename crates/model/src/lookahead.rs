@@ -7,6 +7,7 @@ use calypte_residency::ExpertCache;
 use calypte_residency::predict::{Calibrated, Gates, Guess, Inside, Predict, Routed};
 
 use crate::Compute;
+use crate::model::Model;
 use crate::moe::{MoeBlock, MoeScratch};
 
 /// A predictor at work, with how it is used.
@@ -25,9 +26,7 @@ pub struct Lookahead {
 /// The routers of a model, on the residual stream as it is.
 struct ModelGates<'a> {
     compute: &'a Compute<'a>,
-    /// Of all mixtures, in order.
-    blocks: &'a [(&'a [f32], &'a MoeBlock)],
-    eps: f32,
+    model: &'a Model,
     normed: &'a mut Activations,
     logits: &'a mut Vec<f32>,
 }
@@ -35,15 +34,15 @@ struct ModelGates<'a> {
 impl Gates for ModelGates<'_> {
     fn logits(&mut self, layer: u32, residual: &[f32], logits: &mut Vec<f32>) {
         logits.clear();
-        let Some((norm, block)) = self.blocks.get(layer as usize) else { return };
-        let ModelGates { compute, eps, normed, .. } = self;
-        compute.rms_norm(residual, norm, *eps, normed.fill(1, residual.len()));
+        let Some((norm, block)) = self.model.mixture(layer as usize) else { return };
+        let ModelGates { compute, model, normed, .. } = self;
+        compute.rms_norm(residual, norm, model.arch().norms.eps, normed.fill(1, residual.len()));
         block.logits(compute, normed, logits);
     }
 
     fn choose(&mut self, layer: u32, logits: &[f32], experts: &mut Vec<u32>) {
         experts.clear();
-        let Some((_, block)) = self.blocks.get(layer as usize) else { return };
+        let Some((_, block)) = self.model.mixture(layer as usize) else { return };
         self.logits.clear();
         self.logits.extend_from_slice(logits);
         experts.extend(block.choose(self.logits));
@@ -63,15 +62,13 @@ impl Lookahead {
         }
     }
 
-    /// The mixture of `block` was routed and its reads are under way; `residual` is the stream before it, `[rows, hidden]`, and
-    /// `blocks` are all mixtures with their norms. Guesses for the layers ahead if the step has one row: of a prompt's many rows
-    /// each layer needs nearly everything anyway.
+    /// The mixture of `block` was routed and its reads are under way; `residual` is the stream before it, `[rows, hidden]`. Guesses
+    /// for the layers ahead if the step has one row: of a prompt's many rows each layer needs nearly everything anyway.
     pub(crate) fn routed(
         &mut self,
         compute: &Compute<'_>,
+        model: &Model,
         block: &MoeBlock,
-        blocks: &[(&[f32], &MoeBlock)],
-        eps: f32,
         residual: &[f32],
         rows: usize,
         scratch: &MoeScratch,
@@ -89,8 +86,8 @@ impl Lookahead {
         if rows > 1 {
             return;
         }
-        let mut gates = ModelGates { compute, blocks, eps, normed, logits };
-        for target in (layer + 1..blocks.len()).take(*layers) {
+        let mut gates = ModelGates { compute, model, normed, logits };
+        for target in (layer + 1..model.mixtures()).take(*layers) {
             guesses.clear();
             predictor.predict(target as u32, 0, &mut gates, guesses);
             experts.expect(target, guesses, *read);

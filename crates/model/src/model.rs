@@ -62,6 +62,8 @@ pub struct Model {
     ropes: Vec<RopeTable>,
     embedding: Weight,
     layers: Vec<Layer>,
+    /// Those of them that have a mixture.
+    mixture_layers: Vec<usize>,
     output_norm: Vec<f32>,
     /// `None`: the embedding is used.
     output: Option<Weight>,
@@ -142,6 +144,7 @@ impl Model {
             output_norm: loader.norm(None, Role::OutputNorm)?,
             output: if arch.tied_embeddings { None } else { Some(loader.matrix(None, Role::Output)?) },
             layers,
+            mixture_layers: (0..arch.layers).filter(|&layer| arch.ffn[layer] == Ffn::Moe).collect(),
             arch: arch.clone(),
         })
     }
@@ -198,7 +201,6 @@ impl Model {
         }
         selection.reset(first);
         let eps = self.arch.norms.eps;
-        let mixtures: Vec<(&[f32], &MoeBlock)> = self.mixtures().collect();
         for (number, (layer, kv)) in self.layers.iter().zip(&mut kv.layers).enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 return Err(ModelError::Cancelled);
@@ -228,7 +230,7 @@ impl Model {
                     f.route(compute, first, normed, moe, observer)?;
                     compute.computed(begun, "router", number);
                     f.begin(experts, moe);
-                    lookahead.routed(compute, f, &mixtures, eps, stream, rows, moe, experts);
+                    lookahead.routed(compute, self, f, stream, rows, moe, experts);
                     f.forward(compute, normed, experts, moe, mlp, block)?;
                 }
             }
@@ -237,12 +239,18 @@ impl Model {
         Ok(())
     }
 
-    /// All mixtures, each with the norm before it.
-    fn mixtures(&self) -> impl Iterator<Item = (&[f32], &MoeBlock)> {
-        self.layers.iter().filter_map(|layer| match &layer.ffn {
-            FfnBlock::Moe(block) => Some((&layer.ffn_norm[..], &**block)),
+    /// How many layers have a mixture.
+    pub(crate) fn mixtures(&self) -> usize {
+        self.mixture_layers.len()
+    }
+
+    /// A mixture, counted over the layers that have one, with the norm before it.
+    pub(crate) fn mixture(&self, number: usize) -> Option<(&[f32], &MoeBlock)> {
+        let layer = &self.layers[*self.mixture_layers.get(number)?];
+        match &layer.ffn {
+            FfnBlock::Moe(block) => Some((&layer.ffn_norm, block)),
             FfnBlock::Dense(_) => None,
-        })
+        }
     }
 
     /// Adds what a block gave to the residual stream, normed and scaled as the family has it.
