@@ -62,6 +62,11 @@ impl Eam {
         let count = row.get(key.expert as usize).copied().unwrap_or(0.0);
         count * row.len() as f32 > row.iter().sum::<f32>()
     }
+
+    fn rank(&self, key: Key) -> (bool, u32, u64) {
+        let (visits, last) = self.visits.get(key);
+        (self.protected(key), visits, last)
+    }
 }
 
 impl Evict for Eam {
@@ -123,17 +128,13 @@ impl Evict for Eam {
     }
 
     fn unpinned(&mut self, key: Key) {
-        let (visits, last) = self.visits.get(key);
-        let rank = (self.protected(key), visits, last);
+        let rank = self.rank(key);
         self.candidates.insert(key, || rank);
     }
 
     fn victim(&mut self, layers: &[u32]) -> Option<Key> {
         let mut candidates = std::mem::take(&mut self.candidates);
-        let victim = candidates.lowest(layers, |key| {
-            let (visits, last) = self.visits.get(key);
-            (self.protected(key), visits, last)
-        });
+        let victim = candidates.lowest(layers, |key| self.rank(key));
         self.candidates = candidates;
         victim
     }
