@@ -53,3 +53,29 @@ impl Drop for PartialFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_is_of_the_old_file_until_the_new_one_is_whole() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        let names = || std::fs::read_dir(directory.path()).expect("a directory").count();
+        std::fs::write(&path, "old").expect("written");
+        for (content, whole, expected) in [("half", false, "old"), ("new", true, "new")] {
+            let mut file = PartialFile::create(&path).expect("created");
+            file.write_all(content.as_bytes()).expect("written");
+            assert_eq!(names(), 2, "beside it");
+            if whole {
+                file.finish().expect("renamed");
+            } else {
+                drop(file);
+            }
+            assert_eq!(std::fs::read_to_string(&path).expect("there"), expected);
+            assert_eq!(names(), 1, "nothing else is left");
+        }
+        assert!(PartialFile::create(&directory.path().join("none/file")).is_err());
+    }
+}

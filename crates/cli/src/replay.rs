@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::exit::Failure;
 use crate::output::{Out, grouped, three_digits};
-use crate::trace::write;
+use crate::trace::TraceFile;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,10 +115,11 @@ struct Bounds {
 
 /// Replays and prints.
 pub fn replays(args: &ReplayArgs) -> Result<(), Failure> {
-    let trace = read(args)?;
     if let Some(path) = &args.import {
-        return write(&trace, path);
+        let file = TraceFile::create(path)?;
+        return file.finish(&read(args)?);
     }
+    let trace = read(args)?;
     let trace = Arc::new(trace);
     let uses = Arc::new(Uses::of(&trace));
     let top_k = trace.layers().iter().map(|l| l.top_k).max().unwrap_or(0) as usize;

@@ -1,9 +1,10 @@
 //! `calypte trace`: record which experts a model's routers choose.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use calypte_engine::{Engine, Event, Generation, Observer, Stop};
-use calypte_replay::{Recorder, Trace, TraceError, TraceLayer};
+use calypte_replay::{Recorder, Trace, TraceLayer};
 use clap::Args;
 use serde_json::json;
 
@@ -12,6 +13,7 @@ use crate::exit::Failure;
 use crate::interrupt::Interrupts;
 use crate::loading::{headers, load};
 use crate::output::{Out, grouped, note};
+use crate::partial_file::PartialFile;
 use crate::progress::Progress;
 use crate::prompt;
 use crate::run::room;
@@ -74,6 +76,7 @@ impl Observer for Routes {
 pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
     let interrupts = Interrupts::catch();
     let prompt = prompt::required(&args.prompt)?;
+    let file = TraceFile::create(&args.out)?;
     let mut progress = Progress::new();
     let positions = prompt.positions_max().saturating_add(args.tokens);
     let mut engine = load(headers(args.model.as_deref())?, &args.engine.options(positions), &mut progress)?;
@@ -103,7 +106,7 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
     let mut trace = routes.0.finish();
     trace.fingerprint = engine.catalog().fingerprint;
     trace.budget_bytes = engine.budget().expert_bytes;
-    write(&trace, &args.out)?;
+    file.finish(&trace)?;
     if stop == Stop::Cancelled {
         // What was recorded until then is complete and written.
         return Err(Failure::Interrupted);
@@ -131,12 +134,29 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a trace to where the user wants it.
-pub fn write(trace: &Trace, path: &Path) -> Result<(), Failure> {
-    trace.write(path).map_err(|e| match e {
-        TraceError::Io { path, source } => Failure::Output { to: path.display().to_string(), source },
-        damaged => Failure::Open(damaged.to_string()),
-    })
+/// A trace that is to be written, refused at once where no file can be.
+pub struct TraceFile {
+    path: PathBuf,
+    file: PartialFile,
+}
+
+impl TraceFile {
+    /// At `path`; nothing has that name until the trace is whole.
+    pub fn create(path: &Path) -> Result<TraceFile, Failure> {
+        let file = PartialFile::create(path).map_err(|source| cannot_write(path, source))?;
+        Ok(TraceFile { path: path.to_owned(), file })
+    }
+
+    /// Writes the trace.
+    pub fn finish(self, trace: &Trace) -> Result<(), Failure> {
+        let TraceFile { path, mut file } = self;
+        let written = file.write_all(&trace.to_bytes()).and_then(|()| file.finish());
+        written.map_err(|source| cannot_write(&path, source))
+    }
+}
+
+fn cannot_write(path: &Path, source: std::io::Error) -> Failure {
+    Failure::Output { to: path.display().to_string(), source }
 }
 
 /// The layers whose experts are streamed.

@@ -118,22 +118,6 @@ impl Trace {
         out.extend((self.steps().len() as u64).to_le_bytes());
         out
     }
-
-    /// Writes a file of this format. It has its name only once it is whole.
-    ///
-    /// # Errors
-    /// [`TraceError::Io`].
-    pub fn write(&self, path: &Path) -> Result<(), TraceError> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".partial-{}", std::process::id()));
-        let partial = std::path::PathBuf::from(name);
-        let written =
-            std::fs::write(&partial, self.to_bytes()).and_then(|()| std::fs::rename(&partial, path));
-        written.map_err(|source| {
-            let _ = std::fs::remove_file(&partial);
-            TraceError::io(path, source)
-        })
-    }
 }
 
 fn read_layer(file: &mut Bytes<'_>) -> Result<TraceLayer, TraceError> {

@@ -28,7 +28,7 @@ fn refusal(bytes: &[u8]) -> String {
 fn what_is_written_is_read() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("run.trace");
-    small().write(&path).expect("written");
+    std::fs::write(&path, small().to_bytes()).expect("written");
     assert_eq!(Trace::read(&path, None).expect("read"), small());
     assert_eq!(std::fs::read_dir(dir.path()).expect("a directory").count(), 1, "nothing else is left");
     assert!(Trace::read(&dir.path().join("none"), None).is_err());

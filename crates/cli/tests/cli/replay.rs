@@ -88,6 +88,8 @@ fn what_cannot_be_replayed_is_refused() {
         ("replay {C}.none", 3, "No such file"),
         ("trace {D}/model.gguf --prompt-ids 1 -o {C}", 2, "has no experts"),
         ("trace {D}/model.gguf -o {C}", 2, "required"),
+        // Before the model is read, not after the run.
+        ("trace nothing.gguf --prompt-ids 1 -o {C}/none", 5, "cannot be written"),
     ];
     for (line, code, part) in cases {
         let ran = run(&words(line, &[("T", &trace), ("C", &cut), ("D", &dense)]));
