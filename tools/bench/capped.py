@@ -19,8 +19,10 @@ import sys
 import time
 from pathlib import Path
 
+from versus import wanted
+
 NAME = "calypte-capped"
-# A run that takes longer is ended, and counts as the speed that it would at least have had to have.
+# A run that takes longer is ended, and counts as the most that its speed can have been.
 RUN_S_MAX = 300
 # Beside what the plan counts: what calypte leaves to the system of whatever it finds (256 MiB at least), and page tables.
 SLACK_BYTES = 288 << 20
@@ -96,20 +98,16 @@ def main() -> None:
 
 
 def ours(args, group: Cgroup, test) -> float:
-    kind, n = test
-    counts = ["-p", str(n), "-n", "0"] if kind == "pp" else ["-p", "0", "-n", str(n)]
-    out, _ = group.run([args.calypte, "bench", args.model, *counts, "-r", "1", "--no-warmup",
+    out, _ = group.run([args.calypte, "bench", args.model, *wanted(test), "-r", "1", "--no-warmup",
                         "--threads", str(args.threads), "--json"])
-    return json.loads(out)["tests"][0]["tok_s"] if out else n / RUN_S_MAX
+    return json.loads(out)["tests"][0]["tok_s"] if out else test[1] / RUN_S_MAX
 
 
 def theirs(args, group: Cgroup, test) -> float:
-    kind, n = test
-    counts = ["-p", str(n), "-n", "0"] if kind == "pp" else ["-p", "0", "-n", str(n)]
     # No warm-up: it alone can take minutes, and repeats the same tokens. Ours has none either.
-    out, _ = group.run([args.llama, "-m", args.model, *counts, "-r", "1", "-t", str(args.threads), "--no-warmup", "--repack", "0",
+    out, _ = group.run([args.llama, "-m", args.model, *wanted(test), "-r", "1", "-t", str(args.threads), "--no-warmup", "--repack", "0",
                        "-o", "json"])
-    return json.loads(out)[0]["avg_ts"] if out else n / RUN_S_MAX
+    return json.loads(out)[0]["avg_ts"] if out else test[1] / RUN_S_MAX
 
 
 def arguments() -> argparse.Namespace:
