@@ -10,6 +10,10 @@ use crate::Compute;
 use crate::model::Model;
 use crate::moe::{MoeBlock, MoeScratch};
 
+/// Rows of a step that are asked which experts of the next layer they will go to, at most. Of hundreds of tokens this many
+/// name more experts than there is time to read.
+const ROWS_ASKED_MAX: usize = 32;
+
 /// A predictor at work, with how it is used.
 #[derive(Default)]
 pub struct Lookahead {
@@ -19,6 +23,8 @@ pub struct Lookahead {
     /// Whether experts are read on its guesses, or only kept.
     read: bool,
     guesses: Vec<Guess>,
+    /// What is guessed for a step of many rows.
+    many: Vec<u32>,
     normed: Activations,
     logits: Vec<f32>,
 }
@@ -49,6 +55,23 @@ impl Gates for ModelGates<'_> {
     }
 }
 
+impl ModelGates<'_> {
+    /// Experts of `layer` that some of `rows` rows of `residual` will probably go to, ascending.
+    fn choose_of_many(&mut self, layer: u32, residual: &[f32], rows: usize, experts: &mut Vec<u32>) {
+        let hidden = residual.len() / rows;
+        let mut logits = Vec::new();
+        let mut of_row = Vec::new();
+        experts.clear();
+        for row in residual.chunks_exact(hidden).step_by(rows.div_ceil(ROWS_ASKED_MAX)) {
+            self.logits(layer, row, &mut logits);
+            self.choose(layer, &logits, &mut of_row);
+            experts.extend(&of_row);
+        }
+        experts.sort_unstable();
+        experts.dedup();
+    }
+}
+
 impl Lookahead {
     /// Asks `predictor` for as many layers ahead. With `read`, experts are read on its guesses.
     pub fn new(predictor: Box<dyn Predict>, layers: usize, read: bool) -> Lookahead {
@@ -63,7 +86,8 @@ impl Lookahead {
     }
 
     /// The mixture of `block` was routed and its reads are under way; `residual` is the stream before it, `[rows, hidden]`. Guesses
-    /// for the layers ahead if the step has one row: of a prompt's many rows each layer needs nearly everything anyway.
+    /// for the layers ahead if the step has one row. Many rows need nearly everything of every layer: no predictor is asked what, and
+    /// all that matters is that the next layer's router names some of it early.
     pub(crate) fn routed(
         &mut self,
         compute: &Compute<'_>,
@@ -74,7 +98,8 @@ impl Lookahead {
         scratch: &MoeScratch,
         experts: &mut ExpertCache,
     ) {
-        let Lookahead { predictor: Some(predictor), layers, read, guesses, normed, logits } = self else {
+        let Lookahead { predictor: Some(predictor), layers, read, guesses, many, normed, logits } = self
+        else {
             return;
         };
         let begun = compute.recording.begin();
@@ -83,10 +108,15 @@ impl Lookahead {
         let (chosen, of_router) = scratch.last_routed();
         let inside = Some(Inside { residual: last, logits: of_router });
         predictor.observe(&Routed { layer: layer as u32, experts: chosen, inside });
+        let mut gates = ModelGates { compute, model, normed, logits };
         if rows > 1 {
+            if *read && layer + 1 < model.mixtures() {
+                gates.choose_of_many(layer as u32 + 1, residual, rows, many);
+                experts.expect_many(layer, layer + 1, many);
+                compute.computed(begun, "lookahead", block.number());
+            }
             return;
         }
-        let mut gates = ModelGates { compute, model, normed, logits };
         for target in (layer + 1..model.mixtures()).take(*layers) {
             guesses.clear();
             predictor.predict(target as u32, 0, &mut gates, guesses);

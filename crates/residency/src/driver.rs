@@ -4,6 +4,7 @@
 //! that `Arc`, and a buffer only comes back out of it when no clone is left, so that leased weights cannot be
 //! overwritten even if the machine were wrong.
 
+mod ahead;
 mod hints;
 mod layer;
 mod pool;
@@ -17,6 +18,7 @@ use calypte_disk::{Buffer, Completion, Disk, DiskStats, Failure, Loaded, Priorit
 
 use crate::budget::{floor_bytes, whole_bytes};
 use crate::{CacheStats, Command, Event, Evict, Key, Machine, ResidencyError, SlotState};
+use ahead::Ahead;
 use hints::Hints;
 use layer::{Room, sizes};
 use pool::BufferPool;
@@ -36,6 +38,7 @@ pub struct ExpertCache {
     disk: Disk,
     pool: BufferPool,
     hints: Hints,
+    ahead: Ahead,
     warm: Warm,
     /// What the reads are that the machine asks for at the moment.
     priority: Priority,
@@ -84,6 +87,7 @@ impl ExpertCache {
         Ok(ExpertCache {
             machine,
             hints: Hints::new(rooms.len()),
+            ahead: Ahead::default(),
             warm: Warm::new(rooms.len()),
             priority: Priority::Demand,
             rooms,
@@ -113,6 +117,7 @@ impl ExpertCache {
         }
         self.pending_error = None;
         let from = self.recorder.as_ref().map(|_| Instant::now());
+        self.ahead.clear();
         self.judge_guesses(layer, union);
         self.make_way(layer, union);
         if let (Some(recorder), Some(from)) = (&self.recorder, from) {
@@ -185,6 +190,7 @@ impl ExpertCache {
         if ours {
             self.leases_out = self.leases_out.saturating_sub(1);
             self.tell(Event::Released(key));
+            self.read_ahead();
         }
     }
 
@@ -199,6 +205,7 @@ impl ExpertCache {
             drop(lease);
             self.tell(Event::Released(key));
         }
+        self.ahead.clear();
         self.cancel_hints();
         self.cancel_warm();
         while self.disk.in_flight() > 0 {

@@ -23,7 +23,7 @@ mod usage;
 pub use budget::{LayerShare, LayerSize, floor_bytes, share, whole_bytes};
 pub use driver::{Arrange, ExpertCache, LayerExperts, Lease};
 pub use error::ResidencyError;
-pub use machine::{Command, Event, Key, Machine, SlotState};
+pub use machine::{AHEAD_SLOTS_MAX, Command, Event, Key, Machine, SlotState};
 pub use policy::Evict;
 pub use stats::{CacheStats, MachineCounts};
 pub use usage::{HALF_LIFE_TOKENS, USES_MAX, Usage};

@@ -9,12 +9,15 @@
 //! through (read, handed out, given up as soon as they are released) while the rest *stay*; reads then go in waves.
 
 mod plan;
+mod room;
 
 use std::collections::VecDeque;
 
 use crate::budget::{LayerSize, share, surplus_bytes};
 use crate::predict::Guess;
 use crate::{Evict, MachineCounts, ResidencyError};
+
+pub use room::AHEAD_SLOTS_MAX;
 
 /// One routed expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,6 +72,14 @@ pub enum Event<'a> {
     /// An expert that no step has asked for may be read, if its slot is FREE and its layer has a slot to spare. Worth it
     /// or not, the caller must know.
     Prefetch(Key),
+    /// As [`Event::Prefetch`], for a step of many tokens, which will need all that its layer already has: the slot comes from what nobody
+    /// uses, or from layer `after`, whose turn is over. Of no effect when that one has none to spare (see [`AHEAD_SLOTS_MAX`]).
+    Ahead {
+        /// What to read.
+        key: Key,
+        /// The layer before it.
+        after: u32,
+    },
 }
 
 /// What the machine wants done, in this order.
@@ -257,11 +268,21 @@ impl Machine {
             }
             Event::Prefetch(key) => {
                 self.check_known(key.layer, &[key.expert])?;
-                self.prefetch(key, true, commands);
+                self.prefetch(key, commands, |machine, commands| machine.acquire(key.layer, commands));
             }
             Event::Warm(key) => {
                 self.check_known(key.layer, &[key.expert])?;
-                self.prefetch(key, false, commands);
+                self.prefetch(key, commands, |machine, _| {
+                    let layer = &machine.layers[key.layer as usize];
+                    layer.used < layer.share && machine.grow(key.layer)
+                });
+            }
+            Event::Ahead { key, after } => {
+                self.check_known(key.layer, &[key.expert])?;
+                self.check_known(after, &[])?;
+                self.prefetch(key, commands, |machine, commands| {
+                    machine.acquire_from(after, key.layer, commands)
+                });
             }
         }
         Ok(())
@@ -476,92 +497,19 @@ impl Machine {
         commands.push(Command::Load(key));
     }
 
-    /// Reads an expert that no step asked for, unless the layer has no slot to give. The step under way, if it is one of
+    /// Reads an expert that no step asked for, if `acquire` finds a slot for it. The step under way, if it is one of
     /// the same layer, keeps what it needs: its experts are no candidates.
-    fn prefetch(&mut self, key: Key, may_evict: bool, commands: &mut Vec<Command>) {
-        if self.step_waits() || self.state(key) != SlotState::Free {
-            return;
-        }
-        let has_room = match may_evict {
-            true => self.acquire(key.layer, commands),
-            false => {
-                self.slots_used(key.layer) < self.layers[key.layer as usize].share && self.grow(key.layer)
-            }
-        };
-        if !has_room {
+    fn prefetch(
+        &mut self,
+        key: Key,
+        commands: &mut Vec<Command>,
+        acquire: impl FnOnce(&mut Machine, &mut Vec<Command>) -> bool,
+    ) {
+        if self.step_waits() || self.state(key) != SlotState::Free || !acquire(self, commands) {
             return;
         }
         self.slot_mut(key).unproven = true;
         self.counts.prefetches += 1;
         self.load(key, commands);
-    }
-
-    /// Makes room for one more slot of `layer`, if need be by eviction. `false` when nothing may be given up.
-    fn acquire(&mut self, layer: u32, commands: &mut Vec<Command>) -> bool {
-        while !self.grow(layer) {
-            self.set_scope_borrowers(layer);
-            let borrowed = self.policy.victim(&self.scope);
-            let Some(victim) = borrowed.or_else(|| self.policy.victim(&[layer])) else {
-                return false;
-            };
-            // A policy that names anything else is wrong, but must not be able to break a lease.
-            if !self.slot(victim).is_some_and(|slot| slot.candidate) {
-                return false;
-            }
-            self.evict(victim, commands);
-        }
-        true
-    }
-
-    /// Takes a slot of `layer` from its floor or from the surplus.
-    fn grow(&mut self, layer: u32) -> bool {
-        let left_bytes = self.surplus_bytes - self.surplus_used_bytes;
-        let layer = &mut self.layers[layer as usize];
-        if layer.used >= layer.floor {
-            if layer.size.slot_bytes > left_bytes {
-                return false;
-            }
-            self.surplus_used_bytes += layer.size.slot_bytes;
-        }
-        layer.used += 1;
-        true
-    }
-
-    /// Gives a slot of `layer` back to the surplus or to its floor.
-    fn shrink(&mut self, layer: u32) {
-        let layer = &mut self.layers[layer as usize];
-        if layer.used > layer.floor {
-            self.surplus_used_bytes -= layer.size.slot_bytes;
-        }
-        layer.used -= 1;
-    }
-
-    /// Which layers lose a slot so that `layer` gains one: those above their even share while it is below its own.
-    ///
-    /// Otherwise every layer keeps to itself: a policy's values rank the experts of one layer, but across layers they
-    /// favour those whose routing is concentrated, which costs hits. Ties go to the layer whose next turn is farthest:
-    /// backwards from this one.
-    fn set_scope_borrowers(&mut self, layer: u32) {
-        self.scope.clear();
-        let layers = &self.layers;
-        let own = &layers[layer as usize];
-        if own.used < own.share {
-            let count = layers.len() as u32;
-            let others = (0..layer).rev().chain((layer + 1..count).rev());
-            let borrows = |&other: &u32| layers[other as usize].used > layers[other as usize].share;
-            self.scope.extend(others.filter(borrows));
-        }
-    }
-
-    fn evict(&mut self, key: Key, commands: &mut Vec<Command>) {
-        let slot = self.slot_mut(key);
-        slot.state = SlotState::Free;
-        slot.candidate = false;
-        let unproven = std::mem::take(&mut slot.unproven);
-        self.policy.evicted(key);
-        self.shrink(key.layer);
-        self.counts.evictions += 1;
-        self.counts.prefetches_wasted += u64::from(unproven);
-        commands.push(Command::Evict(key));
     }
 }

@@ -82,6 +82,43 @@ fn a_failed_guess_fails_no_step() {
     run_step(&mut cache, &model, 1, &[3, 4]);
 }
 
+/// Layers of 8 experts in 4 slots each, and prompts that need all of them: what is read ahead arrives before it is asked for, and from
+/// pass to pass as many experts stay as without.
+#[test]
+fn a_prompt_is_read_ahead() {
+    let model = Model::new(&[(8, 2, 60); 4]);
+    let budget = ExpertCache::floor_bytes(&model.layers, &model.disk()) * 2;
+    let all: Vec<u32> = (0..8).collect();
+    let run = |ahead: bool| {
+        let mut cache =
+            ExpertCache::new(model.layers.clone(), budget, by_name("successor").unwrap(), model.disk())
+                .unwrap();
+        let mut hits = Vec::new();
+        for _ in 0..4 {
+            let before = cache.stats().hits;
+            for layer in 0..4 {
+                cache.begin(layer, &all);
+                if ahead && layer < 3 {
+                    cache.expect_many(layer, layer + 1, &all);
+                }
+                let mut leases = Vec::new();
+                while cache.ready(&mut leases).unwrap() {
+                    leases.drain(..).for_each(|lease| cache.release(lease));
+                }
+            }
+            hits.push(cache.stats().hits - before);
+        }
+        (hits, cache.stats())
+    };
+    let (without, plain) = run(false);
+    assert_eq!(without, [0, 16, 16, 16]);
+    let (with, ahead) = run(true);
+    assert!(with.iter().all(|&hits| hits >= 20), "{with:?}");
+    assert_eq!(ahead.prefetches_wasted, 0);
+    let reads = |stats: CacheStats| stats.misses + stats.prefetches;
+    assert!(reads(ahead) <= reads(plain) + 4, "{} and {}", reads(ahead), reads(plain));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -110,8 +147,10 @@ proptest! {
                 let mut once = of.clone();
                 once.sort_unstable();
                 once.dedup();
-                if !once.is_empty() {
-                    cache.expect(target, &guesses(&once, 0.9), true);
+                match once.len() {
+                    0 => {}
+                    1 | 2 => cache.expect(target, &guesses(&once, 0.9), true),
+                    _ => cache.expect_many(*layer, target, &once),
                 }
             }
             let fine = try_step(&mut cache, &model, *layer, union, &mut choose);

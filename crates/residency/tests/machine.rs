@@ -126,7 +126,7 @@ impl<'a> Model<'a> {
             Event::Failed(key) => drop(self.state.remove(&key)),
             Event::Released(key) => *self.leases.get_mut(&key).unwrap() -= 1,
             Event::Abort => self.union.clear(),
-            Event::Prefetch(key) | Event::Warm(key) => self.prefetch = Some(key),
+            Event::Prefetch(key) | Event::Warm(key) | Event::Ahead { key, .. } => self.prefetch = Some(key),
             Event::Begin { .. }
             | Event::Stalled
             | Event::Sequence
@@ -144,8 +144,14 @@ impl<'a> Model<'a> {
         // The shares are at least the floors.
         let shares = self.shares.iter().zip(before.into_iter().zip(self.used()));
         for (layer, (&share, (before, after))) in shares.enumerate() {
+            let kept = match event {
+                Event::Ahead { after, .. } if after as usize == layer => {
+                    self.script.layers[layer].slots_floor()
+                }
+                _ => share,
+            };
             assert!(
-                layer == own as usize || after >= before.min(share),
+                layer == own as usize || after >= before.min(kept),
                 "layer {layer} lost a slot of its share"
             );
             assert_eq!(self.machine.slots_used(layer as u32), after);
@@ -333,8 +339,12 @@ proptest! {
                 let to = choose(script.layers.len());
                 let key = Key { layer: to as u32, expert: choose(script.layers[to].experts) as u32 };
                 let evictions = model.machine.counts().evictions;
-                match choose(2) {
+                match choose(3) {
                     0 => model.apply(Event::Prefetch(key), key.layer),
+                    1 => {
+                        let after = choose(script.layers.len()) as u32;
+                        model.apply(Event::Ahead { key, after }, key.layer);
+                    }
                     _ => {
                         model.apply(Event::Warm(key), key.layer);
                         prop_assert_eq!(model.machine.counts().evictions, evictions, "nothing is given up for it");

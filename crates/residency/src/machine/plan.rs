@@ -24,7 +24,8 @@ impl Machine {
         }
         let short = missing.len() - rooms;
         if short > 0 {
-            self.choose_passing(layer, &hits, &missing, rooms, short);
+            let loading = in_state(self, SlotState::Loading);
+            self.choose_passing(layer, &[&hits[..], &loading].concat(), &missing, rooms, short);
             // What stays must come last: it never frees a slot for what is still to come.
             missing.sort_by_key(|&expert| self.role(Key { layer, expert }) == Role::Stays);
         }
@@ -68,18 +69,19 @@ impl Machine {
         members
     }
 
-    /// Has the policy name `short` members that will not keep their slots, when `rooms` slots are free for misses.
+    /// Has the policy name `short` members that will not keep their slots, when `rooms` slots are free for misses;
+    /// `held` are the members that have slots.
     ///
-    /// At least a floor of slots keeps passing experts on, so that reads never trickle one at a time: hits make way if
-    /// the free slots are fewer. That also rules out the deadlock in which every slot is held by a hit that stays.
+    /// At least a floor of slots keeps passing experts on, so that reads never trickle one at a time: those that are held make way if
+    /// the free slots are fewer. That also rules out the deadlock in which every slot is held by one that stays.
     /// Experts that a caller leased before this step are not chosen: nobody knows when they are released.
-    fn choose_passing(&mut self, layer: u32, hits: &[u32], missing: &[u32], rooms: usize, short: usize) {
+    fn choose_passing(&mut self, layer: u32, held: &[u32], missing: &[u32], rooms: usize, short: usize) {
         let flow = self.layers[layer as usize].floor;
-        let from_hits = flow.saturating_sub(rooms).min(short);
+        let from_held = flow.saturating_sub(rooms).min(short);
         let leasable: Vec<u32> =
-            hits.iter().copied().filter(|&expert| self.leases(Key { layer, expert }) == 0).collect();
+            held.iter().copied().filter(|&expert| self.leases(Key { layer, expert }) == 0).collect();
         self.offer(layer, &leasable);
-        let chosen = self.take_passing(layer, from_hits);
+        let chosen = self.take_passing(layer, from_held);
         self.offer(layer, missing);
         self.take_passing(layer, short - chosen);
         for &expert in leasable.iter().chain(missing) {
