@@ -1,6 +1,6 @@
 //! Aligned memory that direct reads may land in.
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -17,9 +17,16 @@ const HUGE_BYTES_MIN: usize = 2 * HUGE_PAGE_BYTES;
 ///
 /// It is not a `Vec<u8>` because direct reads need the alignment, and it is always fully initialised so that no slice
 /// of it is ever undefined, whatever a read left undone.
+///
+/// Large buffers are pages that the system has zeroed and that nobody has touched: who touches them first, usually the thread that
+/// reads into them, pays for them, and not the one that asks for a buffer and has something to compute. For this the memory is asked for
+/// with the least alignment, and is larger by the missing alignment: with more, allocators zero it themselves.
 pub struct Buffer {
     start: NonNull<u8>,
     capacity: usize,
+    /// What was allocated, and how; `start` lies in it.
+    allocated: NonNull<u8>,
+    layout: Layout,
 }
 
 // SAFETY: a `Buffer` owns its memory alone, like a `Box<[u8]>`; bytes have no thread affinity.
@@ -38,22 +45,20 @@ impl Buffer {
 
     /// Zeroed memory of `bytes` bytes, or `None` when the system refuses.
     pub fn try_with_capacity(bytes: usize) -> Option<Buffer> {
+        let align = align_bytes(bytes);
+        let layout = Layout::from_size_align(bytes.checked_add(align - 1)?, 1).ok()?;
         if bytes == 0 {
-            return Some(Buffer { start: dangling(), capacity: 0 });
+            return Some(Buffer { start: dangling(), capacity: 0, allocated: dangling(), layout });
         }
-        let layout = Layout::from_size_align(bytes, align_bytes(bytes)).ok()?;
-        if bytes < HUGE_BYTES_MIN {
-            // SAFETY: the layout has a size above zero.
-            let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-            return Some(Buffer { start, capacity: bytes });
+        // SAFETY: the layout has a size above zero.
+        let allocated = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let skipped = allocated.align_offset(align);
+        // SAFETY: at most `align - 1` bytes are skipped, and as many were allocated on top.
+        let start = unsafe { allocated.add(skipped) };
+        if align == HUGE_PAGE_BYTES {
+            ask_for_huge_pages(start, bytes);
         }
-        // SAFETY: as above.
-        let start = NonNull::new(unsafe { alloc(layout) })?;
-        ask_for_huge_pages(start, bytes);
-        // After the hint: pages are chosen when they are first touched.
-        // SAFETY: the memory was just allocated with this size.
-        unsafe { start.as_ptr().write_bytes(0, bytes) };
-        Some(Buffer { start, capacity: bytes })
+        Some(Buffer { start, capacity: bytes, allocated, layout })
     }
 
     /// Size in bytes.
@@ -87,7 +92,7 @@ fn align_bytes(bytes: usize) -> usize {
 }
 
 /// Asks for huge pages where the memory fills them; what is behind the last whole one stays as it is, so that no more memory
-/// is taken than was asked for. A hint: it changes nothing but speed, and may be refused.
+/// is taken than was asked for. To be said before the memory is touched. A hint: it changes nothing but speed, and may be refused.
 fn ask_for_huge_pages(start: NonNull<u8>, bytes: usize) {
     #[cfg(target_os = "linux")]
     {
@@ -117,13 +122,8 @@ impl Drop for Buffer {
         if self.capacity == 0 {
             return;
         }
-        // SAFETY: allocated in `try_with_capacity` with exactly this layout, which was checked there.
-        unsafe {
-            dealloc(
-                self.start.as_ptr(),
-                Layout::from_size_align_unchecked(self.capacity, align_bytes(self.capacity)),
-            );
-        }
+        // SAFETY: allocated in `try_with_capacity` with exactly this layout.
+        unsafe { dealloc(self.allocated.as_ptr(), self.layout) };
     }
 }
 
