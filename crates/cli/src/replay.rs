@@ -21,7 +21,7 @@ Examples:
 Every policy is replayed with every predictor and every number of slots. Policies: lru, lfu,
 dfreq[:HALF-LIFE], lfru, s3fifo, least_stale, eam, expert_map, spac[:UP:DOWN], elb[:HALF-LIFE],
 successor[:HALF-LIFE], and belady and belady_bypass, which know the future. Predictors: none,
-prev_token, trajectory, and draft_tokens[:WINDOW[:ACCEPTANCE%[:ACCURACY%]]], which is SIMULATED: it
+prev_token, trajectory, recorded (what the run's own predictor guessed), and draft_tokens[:WINDOW[:ACCEPTANCE%[:ACCURACY%]]], which is SIMULATED: it
 is the trace's own future, made worse on purpose. Predictors tell a policy whom to keep; with
 --prefetch experts are also read on guesses, in idle disk time. Of the policies, least_stale, spac,
 elb and successor listen.

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use calypte_engine::{Engine, Event, Generation, Observer, Stop};
+use calypte_engine::{Engine, Event, Generation, Guess, Observer, Predictor, Stop};
 use calypte_replay::{Recorder, Trace, TraceLayer};
 use clap::Args;
 use serde_json::json;
@@ -25,8 +25,8 @@ Examples:
   calypte trace model.gguf --prompt-file book.txt -n 0 --prefill-chunk 1 -o book.trace
   calypte replay run.trace --policy lru,dfreq,successor --slots 2k,4k
 
-The trace holds, for every step and layer, the experts of every token, best first; no text, no
-weights, no activations. A prompt is computed in steps of --prefill-chunk tokens, and recorded so; with 1
+The trace holds, for every step and layer, the experts of every token, best first, and what the
+predictor guessed of them; no text, no weights, no activations. A prompt is computed in steps of --prefill-chunk tokens, and recorded so; with 1
 it is as if every token of it had been generated. `calypte replay` says what a cache would have
 made of it, and with `--slots recorded` what this one did.";
 
@@ -70,6 +70,10 @@ impl Observer for Routes {
     fn routed(&mut self, layer: usize, _position: usize, experts: &[u32], _weights: &[f32]) {
         self.0.routed(layer, experts);
     }
+
+    fn guessed(&mut self, layer: usize, guesses: &[Guess]) {
+        self.0.guessed(layer, guesses);
+    }
 }
 
 /// Runs the model and writes the trace.
@@ -106,6 +110,9 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
     let mut trace = routes.0.finish();
     trace.fingerprint = engine.catalog().fingerprint;
     trace.budget_bytes = engine.budget().expert_bytes;
+    if args.engine.predictor != Predictor::none() {
+        trace.predictor = args.engine.predictor.to_string();
+    }
     file.finish(&trace)?;
     if stop == Stop::Cancelled {
         // What was recorded until then is complete and written.
@@ -115,6 +122,7 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
     if args.json {
         let object = json!({
             "trace": args.out.display().to_string(),
+            "predictor": trace.predictor,
             "tokens": trace.tokens(),
             "steps": trace.steps().len(),
             "layers": trace.layers().len(),

@@ -6,6 +6,7 @@
 use calypte_checkpoint::Catalog;
 use calypte_model::Observer;
 use calypte_residency::Usage;
+use calypte_residency::predict::Guess;
 
 use crate::Options;
 use crate::usage::{UsageFile, file_bytes};
@@ -112,6 +113,10 @@ impl Observer for Counting<'_> {
             learning.usage.record(layer, experts);
         }
         self.inner.routed(layer, position, experts, weights);
+    }
+
+    fn guessed(&mut self, layer: usize, guesses: &[Guess]) {
+        self.inner.guessed(layer, guesses);
     }
 
     fn selected(&mut self, layer: usize, position: usize, positions: Option<&[u32]>) {

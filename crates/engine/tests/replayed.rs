@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use calypte_disk::{Disk, DiskOptions, WeightPath};
 use calypte_engine::sampler::Sampling;
-use calypte_engine::{Engine, Generation, Observer, Options, Predictor, Size, checkpoint};
+use calypte_engine::{Engine, Generation, Guess, Observer, Options, Predictor, Size, checkpoint};
 use calypte_replay::{
     Log, Memory, Recorder, Setting, Timing, Trace, TraceLayer, Uses, Watched, What, replay_watched,
 };
@@ -24,10 +24,20 @@ impl Observer for Routes {
     fn routed(&mut self, layer: usize, _position: usize, experts: &[u32], _weights: &[f32]) {
         self.0.routed(layer, experts);
     }
+
+    fn guessed(&mut self, layer: usize, guesses: &[Guess]) {
+        self.0.guessed(layer, guesses);
+    }
 }
 
 /// Two conversations with a fixture, watched and recorded.
-fn record(fixture: &str, policy: &str, cache: Size, chunk: usize) -> (Vec<Watched>, Trace) {
+fn record(
+    fixture: &str,
+    policy: &str,
+    predictor: &Predictor,
+    cache: Size,
+    chunk: usize,
+) -> (Vec<Watched>, Trace) {
     let path = fixtures().join(fixture);
     let catalog = checkpoint::open(&path.join("model.gguf")).unwrap_or_else(|e| panic!("{e}"));
     let files: Vec<WeightPath> =
@@ -37,7 +47,9 @@ fn record(fixture: &str, policy: &str, cache: Size, chunk: usize) -> (Vec<Watche
         expert_cache: Some(cache),
         prefill_chunk: NonZeroUsize::new(chunk).expect("not zero"),
         context: 128,
-        predictor: Predictor::none(),
+        predictor: predictor.clone(),
+        // What is read on guesses, and in time, is up to the disk.
+        prefetch: false,
         ..Options::default()
     };
     let log = Log::default();
@@ -61,6 +73,9 @@ fn record(fixture: &str, policy: &str, cache: Size, chunk: usize) -> (Vec<Watche
     }
     let mut trace = routes.0.finish();
     trace.budget_bytes = engine.budget().expert_bytes;
+    if *predictor != Predictor::none() {
+        trace.predictor = predictor.to_string();
+    }
     let stats = engine.cache_stats();
     let count = |what| log.events().iter().filter(|event| event.what == what).count() as u64;
     assert_eq!(
@@ -81,15 +96,16 @@ fn in_order(mut events: Vec<Watched>) -> Vec<Watched> {
     events
 }
 
-fn check(fixture: &str, policy: &str, cache: Size, chunk: usize) {
-    let case = format!("{fixture}, {policy}, {cache:?}, chunks of {chunk}");
-    let (run, trace) = record(fixture, policy, cache, chunk);
+fn check(fixture: &str, policy: &str, predictor: &str, cache: Size, chunk: usize) {
+    let case = format!("{fixture}, {policy}, {predictor}, {cache:?}, chunks of {chunk}");
+    let predictor: Predictor = predictor.parse().unwrap_or_else(|e| panic!("{case}: {e}"));
+    let (run, trace) = record(fixture, policy, &predictor, cache, chunk);
     // The file keeps everything that matters.
     let trace =
         Arc::new(Trace::from_bytes(fixture.as_ref(), &trace.to_bytes()).unwrap_or_else(|e| panic!("{e}")));
     let setting = Setting {
         policy: policy.to_owned(),
-        predictor: "none".to_owned(),
+        predictor: predictor.to_string(),
         memory: Memory::Bytes(trace.budget_bytes),
         prefetch: false,
         layers_ahead: 1,
@@ -112,12 +128,23 @@ fn check(fixture: &str, policy: &str, cache: Size, chunk: usize) {
 fn a_replay_is_the_run() {
     for fixture in ["qwen3_moe-a", "glm_moe_dsa-a", "gpt_oss-a"] {
         for policy in policy::NAMES {
-            check(fixture, policy, Size::Percent(60.0), 1);
+            check(fixture, policy, "none", Size::Percent(60.0), 1);
         }
         for cache in [Size::Min, Size::Percent(50.0), Size::All] {
             for chunk in [1, 3, 16] {
-                check(fixture, policy::DEFAULT, cache, chunk);
+                check(fixture, policy::DEFAULT, "none", cache, chunk);
             }
         }
+    }
+}
+
+/// With its guesses in the trace, a run whose predictor needed the model is replayed without one.
+#[test]
+fn recorded_guesses_do_what_they_did() {
+    for policy in ["least_stale", "spac", "elb", "successor"] {
+        for predictor in ["gate_ahead", "learned:2", "prev_token"] {
+            check("qwen3_moe-a", policy, predictor, Size::Percent(60.0), 1);
+        }
+        check("glm_moe_dsa-a", policy, "learned", Size::Percent(60.0), 3);
     }
 }

@@ -6,9 +6,9 @@ use calypte_kernels::Activations;
 use calypte_residency::ExpertCache;
 use calypte_residency::predict::{Calibrated, Gates, Guess, Inside, Predict, Routed};
 
-use crate::Compute;
 use crate::model::Model;
 use crate::moe::{MoeBlock, MoeScratch};
+use crate::{Compute, Observer};
 
 /// Rows of a step that are asked which experts of the next layer they will go to, at most. Of hundreds of tokens this many
 /// name more experts than there is time to read.
@@ -97,6 +97,7 @@ impl Lookahead {
         rows: usize,
         scratch: &MoeScratch,
         experts: &mut ExpertCache,
+        observer: &mut dyn Observer,
     ) {
         let Lookahead { predictor: Some(predictor), layers, read, guesses, many, normed, logits } = self
         else {
@@ -121,6 +122,9 @@ impl Lookahead {
             guesses.clear();
             predictor.predict(target as u32, 0, &mut gates, guesses);
             experts.expect(target, guesses, *read);
+            if let Some((_, block)) = model.mixture(target) {
+                observer.guessed(block.number(), guesses);
+            }
         }
         compute.computed(begun, "lookahead", block.number());
     }

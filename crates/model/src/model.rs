@@ -230,7 +230,7 @@ impl Model {
                     f.route(compute, first, normed, moe, observer)?;
                     compute.computed(begun, "router", number);
                     f.begin(experts, moe);
-                    lookahead.routed(compute, self, f, stream, rows, moe, experts);
+                    lookahead.routed(compute, self, f, stream, rows, moe, experts, observer);
                     f.forward(compute, normed, experts, moe, mlp, block)?;
                 }
             }

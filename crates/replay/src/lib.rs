@@ -24,8 +24,9 @@ pub use draft::{DRAFT_DEFAULT, DRAFT_WINDOW_MAX, Draft, DraftTokens};
 pub use error::TraceError;
 pub use recorder::Recorder;
 pub use replay::{
-    CLAIRVOYANT, GuessCounts, Memory, Outcome, ReplayError, SIMULATED, Setting, replay, replay_watched,
+    CLAIRVOYANT, GuessCounts, Memory, Outcome, RECORDED, ReplayError, SIMULATED, Setting, replay,
+    replay_watched,
 };
 pub use timing::Timing;
-pub use trace::{Step, Trace, TraceLayer};
+pub use trace::{Expected, PREDICTOR_BYTES_MAX, Step, Trace, TraceLayer};
 pub use watch::{Log, Watched, What};

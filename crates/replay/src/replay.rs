@@ -16,6 +16,8 @@ const HORIZON_TOKENS: u32 = 4;
 pub const CLAIRVOYANT: &[&str] = &["belady", "belady_bypass"];
 /// Predictors that only a replay has, and that of no guesses.
 pub const SIMULATED: &[&str] = &["none", "draft_tokens"];
+/// The predictor of the run itself, whose guesses its trace has.
+pub const RECORDED: &str = "recorded";
 
 /// Memory for experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,14 +33,14 @@ pub enum Memory {
 pub struct Setting {
     /// A name of [`policy::NAMES`] with or without parameters (see [`policy::by_name`]), or of [`CLAIRVOYANT`].
     pub policy: String,
-    /// A name of [`predict::OF_ROUTING`] or [`SIMULATED`]. `draft_tokens` takes parameters: `draft_tokens:4:70:90` is a window of
+    /// A name of [`predict::OF_ROUTING`] or [`SIMULATED`], or [`RECORDED`] or the name of who guessed during the run. `draft_tokens` takes parameters: `draft_tokens:4:70:90` is a window of
     /// four tokens, an acceptance of 70 % and an accuracy of 90 %.
     pub predictor: String,
     /// Memory for experts.
     pub memory: Memory,
     /// Whether experts are read on guesses, in idle disk time; otherwise guesses only tell the policy whom to keep.
     pub prefetch: bool,
-    /// Layers ahead for which experts are guessed, at least 1.
+    /// Layers ahead for which experts are guessed, at least 1. Recorded guesses are of whatever they are of.
     pub layers_ahead: usize,
     /// Disk and compute.
     pub timing: Timing,
@@ -53,11 +55,26 @@ pub enum ReplayError {
     Policy(String),
     /// There is no such predictor, or its parameters are wrong.
     #[error(
-        "no predictor is called {0:?}; there are {known}, and draft_tokens takes a window of 1 to {DRAFT_WINDOW_MAX} tokens, \
+        "no predictor is called {0:?}; there are {known}, {RECORDED} if the trace has guesses, and draft_tokens takes a window of 1 to {DRAFT_WINDOW_MAX} tokens, \
          an acceptance and an accuracy in percent",
         known = names(SIMULATED, predict::OF_ROUTING)
     )]
     Predictor(String),
+    /// Nobody guessed during the run.
+    #[error("the trace has no guesses; record one with `calypte trace` and a --predictor other than none")]
+    NothingRecorded,
+    /// A predictor that looks into a running model.
+    #[error(
+        "{name} needs a running model; record a trace with `calypte trace --predictor {name}` and replay what it guessed \
+         ({RECORDED}); this trace has the guesses of {recorded}",
+        recorded = if .recorded.is_empty() { "nobody" } else { .recorded.as_str() }
+    )]
+    NeedsModel {
+        /// Its name.
+        name: String,
+        /// Whose guesses the trace has; empty if it has none.
+        recorded: String,
+    },
     /// The memory is too small.
     #[error(transparent)]
     Residency(#[from] ResidencyError),
@@ -144,22 +161,35 @@ fn evictor(uses: &Arc<Uses>, spec: &str) -> Result<Box<dyn Evict>, ReplayError> 
     policy::by_name(spec).ok_or_else(|| ReplayError::Policy(spec.to_owned()))
 }
 
-/// A predictor and the tokens ahead for which it is asked whom to keep.
-type Asked = (Box<dyn Predict>, u32);
+/// Who guesses.
+enum Guesser {
+    Nobody,
+    /// A predictor, and the tokens ahead for which it is asked whom to keep.
+    Asked(Box<dyn Predict>, u32),
+    /// Whoever did during the run.
+    Recorded,
+}
 
-fn predictor(trace: &Arc<Trace>, spec: &str) -> Result<Option<Asked>, ReplayError> {
+fn predictor(trace: &Arc<Trace>, spec: &str) -> Result<Guesser, ReplayError> {
     let unknown = || ReplayError::Predictor(spec.to_owned());
     if spec == "none" {
-        return Ok(None);
+        return Ok(Guesser::Nobody);
+    }
+    match (trace.predictor.is_empty(), spec == RECORDED) {
+        (true, true) => return Err(ReplayError::NothingRecorded),
+        (false, named) if named || spec == trace.predictor => return Ok(Guesser::Recorded),
+        _ => {}
     }
     let Some(parameters) = spec.strip_prefix("draft_tokens") else {
-        // The others need a running model.
-        let of_routing = predict::OF_ROUTING.contains(&spec).then(|| predict::by_name(spec)).flatten();
-        let found = of_routing.ok_or_else(unknown)?;
-        return Ok(Some((found, HORIZON_TOKENS)));
+        let name = spec.split(':').next().unwrap_or(spec);
+        if predict::NAMES.contains(&name) && !predict::OF_ROUTING.contains(&name) {
+            return Err(ReplayError::NeedsModel { name: spec.to_owned(), recorded: trace.predictor.clone() });
+        }
+        let found = predict::by_name(spec).ok_or_else(unknown)?;
+        return Ok(Guesser::Asked(found, HORIZON_TOKENS));
     };
     let draft = draft(parameters).ok_or_else(unknown)?;
-    Ok(Some((Box::new(DraftTokens::new(Arc::clone(trace), draft)), draft.window)))
+    Ok(Guesser::Asked(Box::new(DraftTokens::new(Arc::clone(trace), draft)), draft.window))
 }
 
 /// Up to three numbers, each after a colon: window, acceptance and accuracy in percent.
@@ -230,7 +260,7 @@ struct Replay<'a> {
     trace: &'a Trace,
     setting: &'a Setting,
     machine: Machine,
-    predictor: Option<Asked>,
+    guesser: Guesser,
     clock: Clock,
     outcome: Outcome,
     counts: GuessCounts,
@@ -251,7 +281,7 @@ impl<'a> Replay<'a> {
     ) -> Result<Replay<'a>, ReplayError> {
         let (sizes, budget_bytes) = sizes_and_budget(trace, setting.memory);
         Ok(Replay {
-            predictor: predictor(trace, &setting.predictor)?,
+            guesser: predictor(trace, &setting.predictor)?,
             machine: Machine::new(&sizes, budget_bytes, policy)?,
             trace,
             setting,
@@ -271,7 +301,7 @@ impl<'a> Replay<'a> {
         for (index, step) in self.trace.steps().iter().enumerate() {
             if step.begins_sequence {
                 self.tell(Event::Sequence);
-                if let Some((predictor, _)) = &mut self.predictor {
+                if let Guesser::Asked(predictor, _) = &mut self.guesser {
                     predictor.sequence_begins();
                 }
             }
@@ -287,7 +317,7 @@ impl<'a> Replay<'a> {
             evictions: counts.evictions,
             wasted_bytes: self.prefetched_bytes - self.outcome.useful_bytes,
             stall_s: Some(self.clock.stall_s),
-            guesses: self.predictor.is_some().then_some(self.counts),
+            guesses: (!matches!(self.guesser, Guesser::Nobody)).then_some(self.counts),
             ..self.outcome
         }
     }
@@ -312,13 +342,14 @@ impl<'a> Replay<'a> {
         let used = self.machine.counts().prefetches_used;
         let union = std::mem::take(&mut self.union);
         self.tell(Event::Begin { layer: layer as u32, union: &union });
+        self.expect_as_recorded(step, layer);
         let reads = self.finish_step();
         let used = self.machine.counts().prefetches_used - used;
         self.outcome.useful_bytes += used * bytes;
         self.outcome.demand_bytes += reads as u64 * bytes;
         self.clock.begin(&self.setting.timing, bytes, reads, union.len(), size.top_k as usize);
         self.union = union;
-        self.look_ahead(layer);
+        self.look_ahead(step, layer);
         self.clock.end();
     }
 
@@ -346,6 +377,10 @@ impl<'a> Replay<'a> {
     /// Compares what was guessed for this step with what it needs.
     fn judge(&mut self, layer: usize, alone: bool) {
         let guessed = std::mem::take(&mut self.guessed[layer]);
+        if matches!(self.guesser, Guesser::Recorded) && !guessed.is_empty() {
+            // As the engine does.
+            self.tell(Event::Expect { layer: layer as u32, guesses: &[] });
+        }
         if alone && !guessed.is_empty() {
             self.counts.guessed += guessed.len() as u64;
             self.counts.needed += self.union.len() as u64;
@@ -359,7 +394,7 @@ impl<'a> Replay<'a> {
 
     /// Tells the predictor what was routed, and the policy what the predictor makes of it for the next tokens.
     fn expect(&mut self, layer: usize) {
-        let Some((predictor, horizon_tokens)) = &mut self.predictor else { return };
+        let Guesser::Asked(predictor, horizon_tokens) = &mut self.guesser else { return };
         let layer = layer as u32;
         predictor.observe(&Routed { layer, experts: &self.last_row, inside: None });
         let mut guesses = std::mem::take(&mut self.guesses);
@@ -369,33 +404,65 @@ impl<'a> Replay<'a> {
         self.guesses = guesses;
     }
 
+    /// Tells the policy what was guessed at this moment of the run.
+    fn expect_as_recorded(&mut self, step: usize, layer: usize) {
+        if !matches!(self.guesser, Guesser::Recorded) {
+            return;
+        }
+        let trace = self.trace;
+        for expected in trace.expected(step).iter().filter(|e| e.after as usize == layer) {
+            self.tell(Event::Expect { layer: expected.layer, guesses: &expected.guesses });
+            self.note(expected.layer as usize, &expected.guesses);
+        }
+    }
+
     /// Guesses for a layer ahead, and reads what is worth it.
-    fn look_ahead(&mut self, layer: usize) {
-        let Some((predictor, _)) = &mut self.predictor else { return };
-        let count = self.trace.layers().len();
-        let target = (layer + self.setting.layers_ahead) % count;
-        let tokens_ahead = (layer + self.setting.layers_ahead) / count;
-        let mut guesses = std::mem::take(&mut self.guesses);
-        guesses.clear();
-        predictor.predict(target as u32, tokens_ahead as u32, &mut (), &mut guesses);
-        let size = self.trace.layers()[target];
-        let best = guesses.iter().take(size.top_k as usize).map(|guess| guess.expert);
-        self.guessed[target] = best.collect();
-        if self.setting.prefetch {
-            self.tell(Event::Expect { layer: target as u32, guesses: &guesses });
-            let bytes = expert_bytes(size.slot_bytes, &self.setting.timing);
-            for guess in &guesses {
-                if !self.clock.has_time(&self.setting.timing, bytes) {
-                    break;
-                }
-                let key = Key { layer: target as u32, expert: guess.expert };
-                if self.clock.worth_it(guess.probability) && self.machine.state(key) == SlotState::Free {
-                    self.tell(Event::Prefetch(key));
-                    self.land(bytes);
+    fn look_ahead(&mut self, step: usize, layer: usize) {
+        let trace = self.trace;
+        match &mut self.guesser {
+            Guesser::Nobody => {}
+            Guesser::Recorded if self.setting.prefetch => {
+                for expected in trace.expected(step).iter().filter(|e| e.after as usize == layer) {
+                    self.read(expected.layer as usize, &expected.guesses);
                 }
             }
+            Guesser::Recorded => {}
+            Guesser::Asked(predictor, _) => {
+                let count = trace.layers().len();
+                let target = (layer + self.setting.layers_ahead) % count;
+                let tokens_ahead = (layer + self.setting.layers_ahead) / count;
+                let mut guesses = std::mem::take(&mut self.guesses);
+                guesses.clear();
+                predictor.predict(target as u32, tokens_ahead as u32, &mut (), &mut guesses);
+                self.note(target, &guesses);
+                if self.setting.prefetch {
+                    self.tell(Event::Expect { layer: target as u32, guesses: &guesses });
+                    self.read(target, &guesses);
+                }
+                self.guesses = guesses;
+            }
         }
-        self.guesses = guesses;
+    }
+
+    /// Remembers guesses until they come true or not.
+    fn note(&mut self, layer: usize, guesses: &[Guess]) {
+        let best = guesses.iter().take(self.trace.layers()[layer].top_k as usize);
+        self.guessed[layer] = best.map(|guess| guess.expert).collect();
+    }
+
+    /// Reads what is worth it, as long as there is time.
+    fn read(&mut self, layer: usize, guesses: &[Guess]) {
+        let bytes = expert_bytes(self.trace.layers()[layer].slot_bytes, &self.setting.timing);
+        for guess in guesses {
+            if !self.clock.has_time(&self.setting.timing, bytes) {
+                break;
+            }
+            let key = Key { layer: layer as u32, expert: guess.expert };
+            if self.clock.worth_it(guess.probability) && self.machine.state(key) == SlotState::Free {
+                self.tell(Event::Prefetch(key));
+                self.land(bytes);
+            }
+        }
     }
 
     /// Lands a prefetch, if the machine had a slot for it: there was time for it before the next step.

@@ -1,6 +1,7 @@
 //! A recorded run: which experts the routers chose.
 
 use calypte_residency::LayerSize;
+use calypte_residency::predict::Guess;
 
 /// One layer with experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +25,26 @@ pub struct Step {
     pub begins_sequence: bool,
 }
 
-/// The routing of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What a predictor said while a token of the run was computed, alone in its step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Expected {
+    /// Index of the layer that had just been routed.
+    pub after: u32,
+    /// Index of the later layer that the guesses are of.
+    pub layer: u32,
+    /// Likeliest first, all of the token under way.
+    pub guesses: Vec<Guess>,
+}
+
+/// The routing of a run, and what was guessed of it if anybody guessed.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
     /// Of the model's tensors; zeros when unknown.
     pub fingerprint: [u8; 32],
     /// Memory for experts during the run, in bytes; 0 when unknown.
     pub budget_bytes: u64,
+    /// Who guessed during the run, as the engine names it, in at most [`PREDICTOR_BYTES_MAX`] bytes; empty when nobody did.
+    pub predictor: String,
     layers: Vec<TraceLayer>,
     steps: Vec<Step>,
     /// Of every step: its first token.
@@ -38,7 +52,12 @@ pub struct Trace {
     tokens: usize,
     /// Per layer: `[tokens, top_k]`, best first.
     experts: Vec<Vec<u16>>,
+    /// Of every step, in the order of the run.
+    expected: Vec<Vec<Expected>>,
 }
+
+/// Bytes that the name of a predictor may have.
+pub const PREDICTOR_BYTES_MAX: usize = 32;
 
 impl TraceLayer {
     /// Layer `number` of a model, as its expert cache sees it.
@@ -81,6 +100,32 @@ impl Trace {
         all.get(start * width..(start + found.rows as usize) * width).unwrap_or(&[])
     }
 
+    /// What was guessed during `step`, in the order of the run. Empty when there is no such step.
+    pub fn expected(&self, step: usize) -> &[Expected] {
+        self.expected.get(step).map_or(&[], Vec::as_slice)
+    }
+
+    /// Adds what was guessed during the last step; `false`, and nothing is added, when that step had several tokens, or layers,
+    /// experts or probabilities are none that can be.
+    pub fn expect(&mut self, expected: Vec<Expected>) -> bool {
+        let fits = |e: &Expected| {
+            let Some(layer) = self.layers.get(e.layer as usize) else { return false };
+            let fine = |guess: &Guess| {
+                guess.expert < layer.experts
+                    && guess.tokens_ahead == 0
+                    && (0.0..=1.0).contains(&guess.probability)
+            };
+            e.after < e.layer && e.guesses.iter().all(fine)
+        };
+        let (Some(step), Some(of_step)) = (self.steps.last(), self.expected.last()) else { return false };
+        if !of_step.is_empty() || step.rows != 1 || !expected.iter().all(fits) {
+            return false;
+        }
+        self.expected.pop();
+        self.expected.push(expected);
+        true
+    }
+
     /// Appends a step. `routed` has, per layer, `[rows, top_k]` ids; `false`, and nothing is appended, when its shape or an id
     /// does not fit.
     pub fn push(&mut self, step: Step, routed: &[Vec<u16>]) -> bool {
@@ -96,6 +141,7 @@ impl Trace {
         }
         self.steps.push(step);
         self.starts.push(self.tokens);
+        self.expected.push(Vec::new());
         self.tokens += step.rows as usize;
         true
     }

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use calypte_replay::{Recorder, Step, Trace, TraceLayer};
+use calypte_replay::{Expected, Recorder, Step, Trace, TraceLayer};
+use calypte_residency::predict::Guess;
 
 fn layer(number: u32, experts: u32, top_k: u32) -> TraceLayer {
     TraceLayer { number, experts, top_k, slot_bytes: 1000 }
@@ -18,6 +19,22 @@ fn small() -> Trace {
     trace
 }
 
+fn guess(expert: u32, probability: f32) -> Guess {
+    Guess { expert, tokens_ahead: 0, probability }
+}
+
+/// As [`small`], with what somebody guessed of the second layer.
+fn guessed() -> Trace {
+    let mut trace = small();
+    trace.predictor = "learned:2".to_owned();
+    assert!(trace.expect(vec![Expected {
+        after: 0,
+        layer: 1,
+        guesses: vec![guess(256, 0.5), guess(1, 0.25)]
+    }]));
+    trace
+}
+
 /// What is wrong with `bytes`, without the file's name.
 fn refusal(bytes: &[u8]) -> String {
     let outcome = Trace::from_bytes(Path::new("t"), bytes);
@@ -28,8 +45,10 @@ fn refusal(bytes: &[u8]) -> String {
 fn what_is_written_is_read() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("run.trace");
-    std::fs::write(&path, small().to_bytes()).expect("written");
-    assert_eq!(Trace::read(&path, None).expect("read"), small());
+    for trace in [small(), guessed()] {
+        std::fs::write(&path, trace.to_bytes()).expect("written");
+        assert_eq!(Trace::read(&path, None).expect("read"), trace);
+    }
     assert_eq!(std::fs::read_dir(dir.path()).expect("a directory").count(), 1, "nothing else is left");
     assert!(Trace::read(&dir.path().join("none"), None).is_err());
 }
@@ -43,6 +62,50 @@ fn the_layout_is_the_documented_one() {
     let steps =
         b"\x02\0\0\x80\x00\x01\x02\x03\x2B\x01\x07\x00\x01\0\0\0\x03\x00\x00\x01\0\0\0\0\x02\0\0\0\0\0\0\0";
     assert_eq!(&bytes[104..], steps);
+
+    let bytes = guessed().to_bytes();
+    assert_eq!(&bytes[..16], b"CALYROUT\x02\0\0\0\x02\0\0\0");
+    assert_eq!(&bytes[56..88], b"learned:2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+    let steps = [
+        b"\x02\0\0\x80\x00\x01\x02\x03\x2B\x01\x07\x00\x01\0\0\0\x03\x00\x00\x01".as_slice(),
+        b"\x01\0\0\0\0\0\x01\0\x02\0\x00\x01\0\0\0\x3F\x01\0\0\0\x80\x3E",
+        b"\0\0\0\0\x02\0\0\0\0\0\0\0",
+    ];
+    assert_eq!(bytes[136..], steps.concat());
+}
+
+#[test]
+fn guesses_that_cannot_be_are_refused() {
+    let good = guessed().to_bytes();
+    for cut in 0..good.len() {
+        let message = refusal(&good[..cut]);
+        assert!(message.starts_with("t, offset "), "{cut}: {message}");
+    }
+    let changed = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        refusal(&bytes)
+    };
+    assert!(changed(56, 0).contains("offset 56: expected the name of a predictor, found \"\""));
+    assert!(changed(57, b' ').contains("found \"l arned:2\""));
+    assert!(changed(157, 9).contains("offset 156: expected at most 4, found 2305"));
+    for (at, value, what) in
+        [(160, 1, "its own layer"), (162, 2, "no layer"), (167, 2, "no expert"), (171, 0xBF, "below 0")]
+    {
+        assert!(changed(at, value).contains("expected guesses of later layers"), "{what}");
+    }
+
+    let mut trace = small();
+    let of = |after, layer, guesses: &[Guess]| Expected { after, layer, guesses: guesses.to_vec() };
+    for wrong in [of(0, 2, &[]), of(1, 1, &[]), of(0, 1, &[guess(300, 0.5)]), of(0, 1, &[guess(1, f32::NAN)])]
+    {
+        assert!(!trace.expect(vec![of(0, 1, &[guess(1, 1.0)]), wrong.clone()]), "{wrong:?}");
+    }
+    assert!(trace.expected(1).is_empty() && trace.expected(7).is_empty());
+    assert!(trace.expect(vec![of(0, 1, &[guess(1, 1.0)])]));
+    assert!(!trace.expect(vec![of(0, 1, &[])]), "once a step");
+    assert!(trace.push(Step { rows: 2, begins_sequence: false }, &[vec![0, 1, 2, 3], vec![299, 7]]));
+    assert!(!trace.expect(vec![of(0, 1, &[])]), "of one token");
 }
 
 #[test]
@@ -58,7 +121,7 @@ fn damage_is_refused_with_its_place() {
         refusal(&bytes)
     };
     assert!(changed(0, b'X').contains("expected the letters CALYROUT, found \"XALYROUT\""));
-    assert!(changed(8, 2).contains("expected version 1, found 2"));
+    assert!(changed(8, 3).contains("expected version 1 or 2, found 3"));
     assert!(changed(12, 0).contains("layers, found 0"));
     assert!(changed(13, 5).contains("expected 1 to 1024 layers, found 1282"));
     assert!(changed(62, 1).contains("expected 1 to 16384 experts"), "more than are held");

@@ -25,13 +25,21 @@ fn replayed(trace: &Path, more: &str) -> Vec<Value> {
 fn a_replay_of_a_run_has_its_hits() {
     let dir = tempfile::tempdir().expect("a directory");
     let trace = dir.path().join("run.trace");
-    for more in ["--prefill-chunk 1", "--prefill-chunk 3", ""] {
+    for (predictor, more, predictor_again) in [
+        ("none", "--prefill-chunk 1", "none"),
+        ("none", "--prefill-chunk 3", "none"),
+        ("none", "", "none"),
         // What is read on guesses depends on how fast the disk is.
-        let ran = record(&trace, &format!("--predictor none {more}"));
+        ("learned", "--no-prefetch", "learned"),
+        ("gate_ahead:2", "--no-prefetch", "recorded"),
+    ] {
+        let ran = record(&trace, &format!("--predictor {predictor} {more}"));
         // The last token generated is never computed.
         assert_eq!(ran["tokens"], 47, "{ran}");
         assert!(ran["expert_hits"].as_u64() > Some(0) && ran["evictions"].as_u64() > Some(0), "{ran}");
-        let again = &replayed(&trace, "--slots recorded --policy successor")[0];
+        let line = format!("--slots recorded --policy successor --predictor {predictor_again}");
+        let again = &replayed(&trace, &line)[0];
+        assert_eq!(again["recall"].is_number(), predictor != "none", "{again}");
         for (a, b) in [("expert_hits", "hits"), ("expert_misses", "misses"), ("evictions", "evictions")] {
             assert_eq!(ran[a], again[b], "{more}: {a}");
         }
@@ -77,12 +85,17 @@ fn a_grid_has_a_line_for_each_setting() {
 fn what_cannot_be_replayed_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let (trace, cut, dense) = (dir.path().join("run.trace"), dir.path().join("cut"), fixture("llama-a"));
+    let silent = dir.path().join("silent.trace");
+    record(&silent, "--predictor none");
     record(&trace, "");
     let bytes = std::fs::read(&trace).expect("the trace");
     std::fs::write(&cut, &bytes[..bytes.len() - 9]).expect("written");
     let cases = [
         ("replay {T} --policy mru", 2, "no policy is called \"mru\"; there are lru"),
-        ("replay {T} --predictor gate_ahead", 2, "no predictor is called \"gate_ahead\""),
+        ("replay {T} --predictor guess", 2, "no predictor is called \"guess\""),
+        ("replay {T} --predictor gate_ahead", 2, "gate_ahead needs a running model; record a trace with"),
+        ("replay {N} --predictor learned", 2, "this trace has the guesses of nobody"),
+        ("replay {N} --predictor recorded", 2, "the trace has no guesses"),
         ("replay {T} --slots 1", 4, "1 slots are less than the"),
         ("replay {C}", 3, "found 3 bytes until the end of the file"),
         ("replay {C}.none", 3, "No such file"),
@@ -92,7 +105,7 @@ fn what_cannot_be_replayed_is_refused() {
         ("trace nothing.gguf --prompt-ids 1 -o {C}/none", 5, "cannot be written"),
     ];
     for (line, code, part) in cases {
-        let ran = run(&words(line, &[("T", &trace), ("C", &cut), ("D", &dense)]));
+        let ran = run(&words(line, &[("T", &trace), ("N", &silent), ("C", &cut), ("D", &dense)]));
         assert_eq!(ran.code, code, "{line}: {}", ran.stderr);
         assert!(ran.stderr.contains(part), "{line}: {}", ran.stderr);
     }
