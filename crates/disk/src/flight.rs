@@ -3,12 +3,13 @@
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::backend::{Completion, Counters, FailedRead, Loaded, Times};
 use crate::files::Source;
+use crate::landing::Landing;
 use crate::transfer::{Read, Segment, Step};
 use crate::{Buffer, DiskError, Extent, Failure};
 
@@ -142,15 +143,9 @@ pub(crate) struct Flight {
     /// The buffer's memory.
     start: NonNull<u8>,
     capacity: usize,
-    /// Taken out exactly once: when `left` reaches 0.
-    buffer: Mutex<Option<Buffer>>,
-    /// Segments that have not come to rest.
-    left: AtomicUsize,
+    landing: Landing<Buffer, DiskError>,
     /// Segments that a reader has taken out of the line.
     under_way: AtomicUsize,
-    error: Mutex<Option<DiskError>>,
-    /// Nobody waits for it any more, it was cancelled, or a segment has failed: segments not yet issued need not be.
-    over: AtomicBool,
     /// Nanoseconds on `Shared`'s clock of the first thing that happened to it, plus 1; 0 when nothing has.
     issued_ns: AtomicU64,
     /// The same of the last thing.
@@ -159,7 +154,7 @@ pub(crate) struct Flight {
     bytes_transferred: AtomicU64,
 }
 
-// SAFETY: `start` points into `buffer`, which is `Send`; it is only dereferenced through `piece` under its contract and
+// SAFETY: `start` points into the buffer in `landing`, which is `Send`; it is only dereferenced through `piece` under its contract and
 // by the kernel, for segments that do not overlap.
 unsafe impl Send for Flight {}
 // SAFETY: as above; everything else is atomic or behind a mutex.
@@ -182,11 +177,8 @@ impl Flight {
             views,
             start: buffer.start(),
             capacity: buffer.capacity(),
-            buffer: Mutex::new(Some(buffer)),
-            left: AtomicUsize::new(segments),
+            landing: Landing::new(buffer, segments),
             under_way: AtomicUsize::new(0),
-            error: Mutex::new(None),
-            over: AtomicBool::new(false),
             issued_ns: AtomicU64::new(0),
             progress_ns: AtomicU64::new(0),
             bytes_transferred: AtomicU64::new(0),
@@ -220,18 +212,18 @@ impl Flight {
         let start = self.target(read)?;
         // SAFETY: in bounds by `target`; initialised since the buffer was made; exclusive because the spans of a layout
         // do not overlap, the segments of a span do not either, and the caller vouches for this one. The buffer cannot
-        // leave `self.buffer` before this segment lands.
+        // leave `self.landing` before this segment lands.
         Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), read.len) })
     }
 
     /// Whether segments not yet issued may be skipped.
     pub fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
+        self.landing.is_over()
     }
 
     /// Gives the flight up: what is not issued never will be.
     pub fn give_up(&self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.landing.give_up();
     }
 
     pub fn touch(&self, shared: &Shared) {
@@ -279,27 +271,10 @@ impl Flight {
 
     /// A segment has come to rest: no read of it is under way or will be. The completion when it was the last one.
     pub fn land(&self, error: Option<DiskError>) -> Option<Completion> {
-        if let Some(error) = error {
-            self.give_up();
-            // The first failure explains the others.
-            lock(&self.error).get_or_insert(error);
-        }
-        // Release, so that what this thread wrote is visible to the one that takes the buffer out; acquire for that one.
-        if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return None;
-        }
-        let buffer = lock(&self.buffer).take()?;
-        let result = match lock(&self.error).take() {
-            Some(error) => Err(FailedRead { error, buffer }),
-            // Given up: nobody is waiting for the completion.
-            None if self.is_over() => return None,
-            None => Ok(Loaded::new(buffer, self.views.clone())?),
+        let result = match self.landing.land(error)? {
+            Ok(buffer) => Ok(Loaded::new(buffer, self.views.clone())?),
+            Err((error, buffer)) => Err(FailedRead { error, buffer }),
         };
         Some(Completion { ticket: self.ticket, result })
     }
-}
-
-/// The values behind our mutexes are whole at every moment, so a panic elsewhere does not spoil them.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

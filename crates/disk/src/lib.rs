@@ -10,7 +10,7 @@
 //! aligned spans and these into segments; the segments wait in `line`, demand before hints, for a reader thread (`pool`)
 //! or for a place in the ring (`uring`); `transfer` decides after every single read whether the segment is done, goes on, is
 //! tried again or has failed; `flight` gathers the segments of a request and sends its [`Completion`] when the last
-//! one has come to rest. A request's [`Buffer`] moves in with the request and comes back with the completion, so that
+//! one has come to rest (`landing`). A request's [`Buffer`] moves in with the request and comes back with the completion, so that
 //! nobody can look at memory that is still being written.
 
 mod backend;
@@ -33,11 +33,17 @@ mod flight;
 #[cfg(any(unix, windows))]
 mod front;
 #[cfg(any(unix, windows))]
+mod landing;
+#[cfg(any(unix, windows))]
 mod line;
+#[cfg(all(test, any(unix, windows)))]
+mod line_tests;
 #[cfg(any(unix, windows))]
 mod open;
 #[cfg(any(unix, windows))]
 mod pool;
+#[cfg(any(unix, windows))]
+mod sync;
 #[cfg(any(unix, windows))]
 mod transfer;
 #[cfg(target_os = "linux")]

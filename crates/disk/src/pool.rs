@@ -109,8 +109,8 @@ mod tests {
     use std::sync::{Condvar, Mutex};
 
     use super::*;
-    use crate::flight::lock;
     use crate::open::pool_over;
+    use crate::sync::lock;
     use crate::{
         Buffer, Disk, Extent, FileId, HINT_DEPTH_MAX, Priority, ReadRequest, SEGMENT_BYTES_DEFAULT,
         WeightPath,
