@@ -19,6 +19,8 @@ pub const PROGRAM_BYTES: u64 = 48 << 20;
 const RESERVE_SHARE: f64 = 0.1;
 /// The automatic budget leaves at least this much.
 const RESERVE_BYTES_MIN: u64 = 256 << 20;
+/// When a model would not fit otherwise, it leaves only this much.
+const RESERVE_BYTES_LEAST: u64 = 64 << 20;
 /// Without a figure from the system, assume this much is available rather than everything.
 const AVAILABLE_BYTES_UNKNOWN: u64 = 4 << 30;
 
@@ -41,6 +43,8 @@ pub struct Budget {
     pub expert_bytes_floor: u64,
     /// What holds every expert.
     pub expert_bytes_whole: u64,
+    /// What an automatic budget leaves to the system; `None` for one that was asked for.
+    pub reserve_bytes: Option<u64>,
     /// How the expert part was decided.
     pub reason: String,
 }
@@ -138,6 +142,7 @@ pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budge
         expert_bytes: 0,
         expert_bytes_floor: ExpertCache::floor_bytes(&layers, disk),
         expert_bytes_whole: ExpertCache::whole_bytes(&layers, disk),
+        reserve_bytes: None,
         reason: String::new(),
     };
     let (floor, whole) = (budget.expert_bytes_floor, budget.expert_bytes_whole);
@@ -146,7 +151,12 @@ pub fn divide(catalog: &Catalog, disk: &Disk, options: &Options) -> Result<Budge
         (Some(size), _) => ram_bytes(size, &budget),
         // A chosen expert part says nothing about the rest, which must fit the machine all the same.
         (None, Some(_)) => everything(),
-        (None, None) => automatic(),
+        (None, None) => {
+            let (ram_bytes, reserve_bytes, from) =
+                automatic(available_or_guess(), budget.fixed_bytes() + floor);
+            budget.reserve_bytes = Some(reserve_bytes);
+            (ram_bytes, from)
+        }
     };
     (budget.expert_bytes, budget.reason) = match options.expert_cache {
         Some(size) => (cache_bytes(size, floor, whole, layers.len())?, "as asked for".to_string()),
@@ -219,9 +229,36 @@ fn everything() -> (u64, String) {
     (bytes, format!("all memory available to this {binding}"))
 }
 
-fn automatic() -> (u64, String) {
-    let Available { bytes, binding } = available_or_guess();
-    let reserve = ((bytes as f64 * RESERVE_SHARE) as u64).max(RESERVE_BYTES_MIN);
+/// What a model that needs at least `needed_bytes` may take, what is left, and why.
+fn automatic(available: Available, needed_bytes: u64) -> (u64, u64, String) {
+    let Available { bytes, binding } = available;
+    let wanted = ((bytes as f64 * RESERVE_SHARE) as u64).max(RESERVE_BYTES_MIN);
+    // Rather little left than a model that does not run.
+    let reserve = wanted.min(bytes.saturating_sub(needed_bytes)).max(RESERVE_BYTES_LEAST.min(wanted));
     let reason = format!("memory available to this {binding}, less a reserve of {}", human(reserve));
-    (bytes.saturating_sub(reserve), reason)
+    (bytes.saturating_sub(reserve), reserve, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_automatic_budget_leaves_a_reserve() {
+        const MIB: u64 = 1 << 20;
+        for (available, needed, ram, reserve) in [
+            (10_000, 2_000, 9_000, 1_000),
+            (2_000, 1_000, 1_744, 256),
+            // Just as much as it needs, down to the least.
+            (2_000, 1_900, 1_900, 100),
+            (2_000, 1_950, 1_936, 64),
+            (2_000, 3_000, 1_936, 64),
+            (10, 3_000, 0, 64),
+        ] {
+            let available = Available { bytes: available * MIB, binding: "machine" };
+            let (ram_bytes, reserve_bytes, reason) = automatic(available, needed * MIB);
+            assert_eq!((ram_bytes / MIB, reserve_bytes / MIB), (ram, reserve), "{available:?} {needed}");
+            assert!(reason.contains("this machine"), "{reason}");
+        }
+    }
 }

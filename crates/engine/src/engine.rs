@@ -18,6 +18,7 @@ use calypte_text::Tokenizer;
 use crate::budget::{Budget, divide, expert_layers};
 use crate::disk::Reads;
 use crate::learning::{Counting, Learning};
+use crate::pressure::Pressure;
 use crate::recorded::StepBegun;
 use crate::{EngineError, Options, Session};
 
@@ -42,6 +43,8 @@ pub struct Engine {
     pub(crate) experts: ExpertCache,
     lookahead: Lookahead,
     learning: Option<Learning>,
+    /// Of an automatic budget.
+    pressure: Option<Pressure>,
     workspace: Workspace,
     timeline: Option<Arc<Timeline>>,
 }
@@ -108,12 +111,17 @@ impl Engine {
         let streams = budget.expert_bytes < budget.expert_bytes_whole;
         let lookahead = if streams { options.predictor.make(options.prefetch) } else { Lookahead::default() };
         let learning = Learning::open(&catalog, options);
+        let pressure = budget
+            .reserve_bytes
+            .filter(|_| budget.expert_bytes > budget.expert_bytes_floor)
+            .map(Pressure::new);
         if let Some(usage) = learning.as_ref().and_then(Learning::remembered) {
             experts.remember(&usage);
         }
         Ok(Engine {
             lookahead,
             learning,
+            pressure,
             team: Team::new(options.threads()),
             options: options.clone(),
             workspace: Workspace::default(),
@@ -166,6 +174,26 @@ impl Engine {
         let layers = expert_layers(&self.catalog);
         let sizes = layers.iter().map(|layer| layer.size(self.experts.disk()));
         self.catalog.trunk_experts().map(|e| e.layer).zip(sizes).collect()
+    }
+
+    /// Gives expert memory back to the system, so that at most `expert_bytes` are left, or the floor if that is more. Changes no answer, and is for
+    /// good. An automatic budget does this by itself when others take what it left them.
+    pub fn shrink(&mut self, expert_bytes: u64) {
+        self.experts.shrink(expert_bytes);
+        let left = self.experts.budget_bytes();
+        if left < self.budget.expert_bytes {
+            tracing::warn!(from = self.budget.expert_bytes, to = left, "the expert cache gave memory back");
+            self.budget.expert_bytes = left;
+            self.budget.reason = "shrunk while running".to_owned();
+        }
+    }
+
+    /// Looks whether others have taken the reserve.
+    fn give_way(&mut self) {
+        let held_bytes = self.experts.resident_bytes();
+        if let Some(wanted) = self.pressure.as_mut().and_then(|pressure| pressure.shrunk(held_bytes)) {
+            self.shrink(wanted);
+        }
     }
 
     /// Starts the cache's counts anew.
@@ -231,6 +259,7 @@ impl Engine {
         observer: &mut dyn Observer,
         cancelled: &AtomicBool,
     ) -> Result<(), EngineError> {
+        self.give_way();
         let recording = Recording(self.timeline.as_deref());
         let compute = Compute { team: &self.team, precision: self.options.precision, recording };
         if session.tokens.is_empty() {

@@ -16,6 +16,7 @@ mod learning;
 pub mod memory;
 mod options;
 pub mod plan;
+mod pressure;
 mod recorded;
 pub mod sampler;
 pub mod score;
@@ -30,6 +31,7 @@ pub use calypte_disk::{DiskOptions, IoMode};
 pub use calypte_kernels::attention::KvType;
 pub use calypte_kernels::{Isa, Precision, UnknownIsa};
 pub use calypte_model::Observer;
+pub use calypte_residency::predict::Guess;
 pub use calypte_residency::{CacheStats, Evict, LayerSize, timeline};
 pub use calypte_text as text;
 

@@ -118,6 +118,31 @@ fn every_family() {
     }
 }
 
+/// A cache that gives memory back while the model runs, down to the floor and below what it holds, says the same.
+#[test]
+fn a_shrunk_cache() {
+    let model = fixtures().join("qwen3_moe-a/model.gguf");
+    let prompt = Expected::read(model.parent().expect("a directory")).prompt_ids;
+    let want = answer(&model, &prompt, &options(Size::All, 1, 256, IoMode::Memory));
+    for chunk in [1, 256] {
+        let options = options(Size::All, 2, chunk, IoMode::PreadBuffered);
+        let mut engine = Engine::open(&model, &options, &mut ()).unwrap_or_else(|e| panic!("{e}"));
+        let (floor, whole) = (engine.budget().expert_bytes_floor, engine.budget().expert_bytes_whole);
+        for (asked, left) in
+            [(u64::MAX, whole), ((floor + whole) / 2, (floor + whole) / 2), (0, floor), (whole, floor)]
+        {
+            engine.shrink(asked);
+            assert_eq!(engine.budget().expert_bytes, left, "asked for {asked}");
+            let scoring = engine.score(&prompt, &mut |_| {}, &mut |_, _| {}, &mut (), &never());
+            assert!(
+                scoring.unwrap_or_else(|e| panic!("{e}")).logits_sha256 == want.0,
+                "chunks of {chunk}, {left}"
+            );
+            assert_eq!(greedy(&mut engine, &prompt, GREEDY_TOKENS).0, want.1, "chunks of {chunk}, {left}");
+        }
+    }
+}
+
 /// Every policy, and every predictor with and without reads on its guesses, one and two layers ahead.
 #[test]
 fn policies_and_predictors() {

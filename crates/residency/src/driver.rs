@@ -221,6 +221,14 @@ impl ExpertCache {
         }
     }
 
+    /// From now on the cache holds at most `budget_bytes`, or its floor if that is more, and gives what is beyond back to the system. It never
+    /// grows again. An unfinished step is aborted; leases that are out are not taken away, and hold the memory until the next call.
+    pub fn shrink(&mut self, budget_bytes: u64) {
+        self.abort();
+        self.tell(Event::Shrink { budget_bytes });
+        self.pool.shrink(self.machine.budget_bytes());
+    }
+
     /// What was counted since the cache was made or the counters were reset.
     pub fn stats(&self) -> CacheStats {
         let counts = self.machine.counts();
@@ -265,7 +273,7 @@ impl ExpertCache {
         self.pool.held_bytes()
     }
 
-    /// The budget it was made with.
+    /// The budget it was made with, or shrunk to.
     pub fn budget_bytes(&self) -> u64 {
         self.machine.budget_bytes()
     }

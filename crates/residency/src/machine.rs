@@ -52,6 +52,12 @@ pub enum Event<'a> {
     Abort,
     /// The next steps are of another conversation.
     Sequence,
+    /// From now on at most this many bytes, or the floors if they are more. An unfinished step is aborted. More than the budget of now
+    /// changes nothing: what was given back stays so.
+    Shrink {
+        /// The new budget.
+        budget_bytes: u64,
+    },
     /// What a predictor expects of `layer` ([`Evict::expects`]). Only the policy cares.
     Expect {
         /// MoE layer.
@@ -252,6 +258,10 @@ impl Machine {
             Event::Stalled => self.stalled(commands),
             Event::Abort => self.abort(),
             Event::Sequence => self.policy.sequence_begins(),
+            Event::Shrink { budget_bytes } => {
+                self.abort();
+                self.shrink_to(budget_bytes, commands);
+            }
             Event::Expect { layer, guesses } => {
                 let experts = self.layers.get(layer as usize).map_or(0, |l| l.slots.len());
                 let unknown = guesses.iter().map(|guess| guess.expert).find(|&e| e as usize >= experts);
@@ -334,13 +344,14 @@ impl Machine {
         self.layers.get(layer as usize).map_or(0, |l| l.used)
     }
 
-    /// Bytes of all slots that hold or await an expert; never above [`Machine::budget_bytes`].
+    /// Bytes of all slots that hold or await an expert; never above [`Machine::budget_bytes`], unless it was shrunk while slots were leased or
+    /// loading.
     pub fn used_bytes(&self) -> u64 {
         let bytes = |layer: &Layer| layer.size.bytes(layer.used);
         self.layers.iter().map(bytes).sum()
     }
 
-    /// The budget it was made with.
+    /// The budget it was made with, or shrunk to.
     pub fn budget_bytes(&self) -> u64 {
         self.budget_bytes
     }

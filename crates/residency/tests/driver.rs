@@ -287,3 +287,36 @@ fn right_bytes_under_random_events() {
         }
     }
 }
+
+/// Memory that is given back is given back to the system, also that of leases once they are released, and is not taken again.
+#[test]
+fn shrinks_for_good() {
+    let model = Model::new(&[(8, 2, 60), (8, 2, 600)]);
+    let whole = ExpertCache::whole_bytes(&model.layers, &model.disk());
+    let floor = ExpertCache::floor_bytes(&model.layers, &model.disk());
+    let mut shrunk = cache(&model, whole, "lru");
+    let all: Vec<u32> = (0..8).collect();
+    let steps = |cache: &mut ExpertCache| (0..2).for_each(|layer| run_step(cache, &model, layer, &all));
+    steps(&mut shrunk);
+    assert_eq!(shrunk.resident_bytes(), whole);
+    for (asked, left) in [(whole, whole), (whole / 2, whole / 2), (whole, whole / 2), (0, floor)] {
+        shrunk.shrink(asked);
+        assert!(shrunk.resident_bytes() <= left, "{asked}");
+        steps(&mut shrunk);
+        assert!(shrunk.resident_bytes() <= left, "{asked}");
+    }
+    // A lease that is out keeps its bytes; what it holds is beyond the budget until it is given back and the cache is told again.
+    let mut cache = cache(&model, whole, "lru");
+    cache.begin(1, &all);
+    let mut leases = Vec::new();
+    while leases.len() < all.len() {
+        assert!(cache.ready(&mut leases).unwrap());
+    }
+    cache.shrink(0);
+    leases.iter().for_each(|lease| check_lease(&model, lease));
+    assert!(cache.resident_bytes() > floor);
+    leases.drain(..).for_each(|lease| cache.release(lease));
+    cache.shrink(0);
+    assert!(cache.resident_bytes() <= floor);
+    steps(&mut cache);
+}

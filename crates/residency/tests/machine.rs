@@ -129,6 +129,7 @@ impl<'a> Model<'a> {
             Event::Prefetch(key) | Event::Warm(key) | Event::Ahead { key, .. } => self.prefetch = Some(key),
             Event::Begin { .. }
             | Event::Stalled
+            | Event::Shrink { .. }
             | Event::Sequence
             | Event::Expect { .. }
             | Event::Seed { .. } => {}
@@ -358,6 +359,33 @@ proptest! {
         prop_assert!(counts.prefetches_used + counts.prefetches_wasted <= counts.prefetches);
         let loads = model.log.iter().filter(|c| matches!(c, Command::Load(_))).count() as u64;
         prop_assert!(loads <= counts.misses + counts.prefetches);
+    }
+
+    /// Budgets shrink between steps, never grow, and are held from then on.
+    #[test]
+    fn shrinks_and_stays_so(script in scripts(), seed in any::<u64>()) {
+        let mut model = Model::new(&script);
+        let mut choose = chooser(seed);
+        for (layer, union) in script.steps() {
+            model.begin(layer, &union);
+            model.finish_step(layer, &mut choose, 0);
+            model.release_all(layer);
+            let before = model.machine.budget_bytes();
+            let asked = choose(3 * before as usize / 2 + 1) as u64;
+            let floor = floor_bytes(&script.layers);
+            let mut commands = Vec::new();
+            model.machine.apply(Event::Shrink { budget_bytes: asked }, &mut commands).unwrap();
+            prop_assert_eq!(model.machine.budget_bytes(), asked.max(floor).min(before));
+            for command in commands {
+                let Command::Evict(key) = command else { panic!("{command:?}") };
+                prop_assert_eq!(model.state.remove(&key), Some(SlotState::Ready));
+                model.log.push(command);
+            }
+            model.shares =
+                share(&script.layers, model.machine.budget_bytes()).unwrap().iter().map(|s| s.slots_even_share).collect();
+            model.check_agreement();
+            prop_assert!(model.machine.used_bytes() <= model.machine.budget_bytes());
+        }
     }
 
     /// When everything fits, nothing is read twice and nothing is evicted.

@@ -39,6 +39,16 @@ impl BufferPool {
         self.idle.entry(buffer.capacity()).or_default().push(buffer);
     }
 
+    /// From now on at most so many bytes; what nobody uses goes back to the system until that is so.
+    pub(super) fn shrink(&mut self, budget_bytes: u64) {
+        self.budget_bytes = budget_bytes;
+        while self.held_bytes > budget_bytes
+            && let Some(idle) = self.idle.values_mut().rev().find_map(Vec::pop)
+        {
+            self.lost(idle.capacity() as u64);
+        }
+    }
+
     /// `bytes` bytes in use will not come back.
     pub(super) fn lost(&mut self, bytes: u64) {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);

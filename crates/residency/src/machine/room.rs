@@ -1,6 +1,7 @@
 //! Who gets a slot, and who gives one up.
 
 use super::{Command, Key, Layer, Machine, SlotState};
+use crate::budget::{LayerSize, floor_bytes, share, surplus_bytes};
 
 /// Slots that move along from layer to layer for reads ahead of a prompt: enough to keep a disk busy through an attention, and as
 /// many fewer for what stays.
@@ -47,7 +48,8 @@ impl Machine {
 
     /// Takes a slot of `layer` from its floor or from the surplus.
     pub(super) fn grow(&mut self, layer: u32) -> bool {
-        let left_bytes = self.surplus_bytes - self.surplus_used_bytes;
+        // Less than nothing is left after a budget was shrunk below what is leased.
+        let left_bytes = self.surplus_bytes.saturating_sub(self.surplus_used_bytes);
         let layer = &mut self.layers[layer as usize];
         if layer.used >= layer.floor {
             if layer.size.slot_bytes > left_bytes {
@@ -57,6 +59,38 @@ impl Machine {
         }
         layer.used += 1;
         true
+    }
+
+    /// Divides a smaller budget, and evicts what is beyond it: from the layers that are farthest above their new even shares.
+    pub(super) fn shrink_to(&mut self, budget_bytes: u64, commands: &mut Vec<Command>) {
+        let sizes: Vec<LayerSize> = self.layers.iter().map(|layer| layer.size).collect();
+        let budget_bytes = budget_bytes.max(floor_bytes(&sizes));
+        let (Ok(shares), Ok(surplus_bytes)) =
+            (share(&sizes, budget_bytes), surplus_bytes(&sizes, budget_bytes))
+        else {
+            return;
+        };
+        if budget_bytes > self.budget_bytes {
+            return;
+        }
+        for (layer, share) in self.layers.iter_mut().zip(shares) {
+            layer.share = share.slots_even_share;
+        }
+        (self.budget_bytes, self.surplus_bytes) = (budget_bytes, surplus_bytes);
+        let mut givers: Vec<u32> = (0..self.layers.len() as u32).collect();
+        while self.surplus_used_bytes > self.surplus_bytes {
+            let above = |&giver: &u32| {
+                let layer = &self.layers[giver as usize];
+                layer.used.saturating_sub(layer.share)
+            };
+            let Some(at) = (0..givers.len()).max_by_key(|&at| above(&givers[at])) else { return };
+            let giver = givers[at];
+            let victim = if above(&giver) > 0 { self.policy.victim(&[giver]) } else { None };
+            if !victim.is_some_and(|victim| self.give_up(victim, commands)) {
+                // All of it is leased or being read.
+                givers.swap_remove(at);
+            }
+        }
     }
 
     /// Gives a slot of `layer` back to the surplus or to its floor.
