@@ -38,7 +38,10 @@ class Cgroup:
         self.path.mkdir(exist_ok=True)
         (self.path / ("memory.limit_in_bytes" if self.v1 else "memory.max")).write_text(str(bytes_max))
 
-    def run(self, command: list[str]) -> tuple[str, float]:
+    def processes(self) -> list[int]:
+        return [int(pid) for pid in (self.path / "cgroup.procs").read_text().split()]
+
+    def run(self, command: list[str], time_s_max: float = RUN_S_MAX) -> tuple[str, float]:
         procs = str(self.path / "cgroup.procs")
 
         def enter() -> None:
@@ -46,9 +49,9 @@ class Cgroup:
 
         start = time.monotonic()
         try:
-            done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter, timeout=RUN_S_MAX)
+            done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter, timeout=time_s_max)
         except subprocess.TimeoutExpired:
-            return "", RUN_S_MAX
+            return "", time_s_max
         if done.returncode != 0:
             sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr[-2000:]}")
         return done.stdout, time.monotonic() - start
@@ -61,18 +64,30 @@ class Cgroup:
                 time.sleep(0.1)
 
 
+def plan_of(calypte: str, model: str, context: int) -> dict:
+    command = [calypte, "plan", model, "--json", "--no-probe", "--ctx", str(context)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def fixed_bytes(plan: dict) -> int:
+    """What a model needs besides experts."""
+    return sum(plan["budget"][part] for part in ("resident_bytes", "kv_bytes", "working_bytes", "program_bytes"))
+
+
+def cap_bytes(plan: dict, share: float) -> int:
+    """The cap that leaves `share` percent of all experts."""
+    return fixed_bytes(plan) + SLACK_BYTES + int(plan["expert_bytes_total"] * share / 100)
+
+
 def main() -> None:
     args = arguments()
-    plan = json.loads(subprocess.run(
-        [args.calypte, "plan", args.model, "--json", "--ctx", str(args.prompt + args.tokens), *args.plan_flags],
-        capture_output=True, text=True, check=True).stdout)
-    fixed = sum(plan["budget"][part] for part in ("resident_bytes", "kv_bytes", "working_bytes", "program_bytes"))
-    experts = plan["expert_bytes_total"]
+    plan = plan_of(args.calypte, args.model, args.prompt + args.tokens)
+    fixed, experts = fixed_bytes(plan), plan["expert_bytes_total"]
     print(f"{args.model}: {fixed / 2**20:.0f} MiB besides experts, {experts / 2**20:.0f} MiB of experts; "
           f"{args.threads} threads, {args.runs} runs")
     tests = [t for t in (("pp", args.prompt), ("tg", args.tokens)) if t[1]]
     for share in args.share:
-        cap = fixed + SLACK_BYTES + int(experts * share / 100)
+        cap = cap_bytes(plan, share)
         speeds = {}
         for _ in range(args.runs):
             for test in tests:
@@ -121,7 +136,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-n", "--tokens", type=int, default=64, help="tokens to generate; 0 is none (default: %(default)s)")
     parser.add_argument("-t", "--threads", type=int, default=2, help="threads (default: %(default)s)")
     parser.add_argument("-r", "--runs", type=int, default=3, help="rounds (default: %(default)s)")
-    parser.add_argument("--plan-flags", type=str.split, default=["--no-probe"], help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
