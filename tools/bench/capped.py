@@ -38,18 +38,17 @@ class Cgroup:
         self.path.mkdir(exist_ok=True)
         (self.path / ("memory.limit_in_bytes" if self.v1 else "memory.max")).write_text(str(bytes_max))
 
+    def enter(self) -> None:
+        """Moves the calling process into the group."""
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+
     def processes(self) -> list[int]:
         return [int(pid) for pid in (self.path / "cgroup.procs").read_text().split()]
 
     def run(self, command: list[str], time_s_max: float = RUN_S_MAX) -> tuple[str, float]:
-        procs = str(self.path / "cgroup.procs")
-
-        def enter() -> None:
-            Path(procs).write_text(str(os.getpid()))
-
         start = time.monotonic()
         try:
-            done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter, timeout=time_s_max)
+            done = subprocess.run(command, capture_output=True, text=True, preexec_fn=self.enter, timeout=time_s_max)
         except subprocess.TimeoutExpired:
             return "", time_s_max
         if done.returncode != 0:

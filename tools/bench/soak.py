@@ -6,12 +6,14 @@
 
 One process, `--runs` conversations of `--tokens` tokens each, in a memory cgroup as `capped.py` makes it; calypte finds the cap
 by itself. Once a second the anonymous memory and the open files of the process are looked at. The first conversation fills the
-cache and does not count. Linux, root; nothing but Python.
+cache and does not count. With `--hog-mib` another process takes so much of the same cgroup in the middle, and calypte must give way.
+Linux, root; nothing but Python.
 """
 
 import argparse
 import json
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -29,11 +31,16 @@ def main() -> None:
     stop = threading.Event()
     watcher = threading.Thread(target=watch, args=(group, samples, stop))
     watcher.start()
-    out, wall_s = group.run([args.calypte, "bench", args.model, "-p", "0", "-n", str(args.tokens), "-r", str(args.runs), "--no-warmup",
-                             "--threads", str(args.threads), "--json"], time_s_max=args.time_s_max)
-    stop.set()
-    watcher.join()
-    group.close()
+    hog = threading.Thread(target=take_memory, args=(group, args, samples, stop))
+    hog.start()
+    try:
+        out, wall_s = group.run([args.calypte, "bench", args.model, "-p", "0", "-n", str(args.tokens), "-r", str(args.runs), "--no-warmup",
+                                 "--threads", str(args.threads), "--json"], time_s_max=args.time_s_max)
+    finally:
+        stop.set()
+        watcher.join()
+        hog.join()
+        group.close()
     if not out:
         raise SystemExit(f"ended after {wall_s:.0f} s")
     report = json.loads(out)
@@ -52,6 +59,24 @@ def main() -> None:
     print(f"anonymous memory after the first, MiB: lowest {min(anonymous) / 2**20:.1f}, highest {max(anonymous) / 2**20:.1f}; mean of the first "
           f"quarter {mean(anonymous[:quarter]) / 2**20:.1f}, of the last {mean(anonymous[-quarter:]) / 2**20:.1f}; cap {cap / 2**20:.1f}")
     print(f"open files: {min(files)} to {max(files)}, at the end {files[-1]}; {len(after)} samples")
+
+
+def take_memory(group: Cgroup, args, samples: list, stop: threading.Event) -> None:
+    """After `--hog-after-s` seconds, touches `--hog-mib` MiB in the same cgroup and keeps them to the end."""
+    if not args.hog_mib or stop.wait(args.hog_after_s):
+        return
+    before = samples[-1][1]
+    # Slowly, as a program that starts: in half-second steps of 16 MiB.
+    touch = (f"import time\nkept = []\nfor _ in range({args.hog_mib} // 16):\n    kept.append(bytearray(b'x') * (16 << 20))\n    time.sleep(0.5)\n"
+             "print(flush=True)\ntime.sleep(1e6)")
+    process = subprocess.Popen([sys.executable, "-c", touch], preexec_fn=group.enter, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    time.sleep(3)
+    alive = process.poll() is None
+    print(f"another process {'took' if alive else 'could not take'} {args.hog_mib} MiB: anonymous memory {before / 2**20:.1f} -> {samples[-1][1] / 2**20:.1f} MiB")
+    stop.wait()
+    process.kill()
+    process.wait()
 
 
 def mean(values: list[float]) -> float:
@@ -82,6 +107,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-n", "--tokens", type=int, default=1000, help="tokens of a conversation (default: %(default)s)")
     parser.add_argument("-r", "--runs", type=int, default=10, help="conversations (default: %(default)s)")
     parser.add_argument("-t", "--threads", type=int, default=2, help="threads (default: %(default)s)")
+    parser.add_argument("--hog-mib", type=int, default=0, help="memory that another process takes in the middle (default: none)")
+    parser.add_argument("--hog-after-s", type=float, default=30.0, help="when it begins to (default: %(default)s)")
     parser.add_argument("--time-s-max", type=int, default=7200, help="give up after this many seconds (default: %(default)s)")
     return parser.parse_args()
 

@@ -19,15 +19,28 @@ const HUGE_BYTES_MIN: usize = 2 * HUGE_PAGE_BYTES;
 /// of it is ever undefined, whatever a read left undone.
 ///
 /// Large buffers are pages that the system has zeroed and that nobody has touched: who touches them first, usually the thread that
-/// reads into them, pays for them, and not the one that asks for a buffer and has something to compute. For this the memory is asked for
-/// with the least alignment, and is larger by the missing alignment: with more, allocators zero it themselves.
+/// reads into them, pays for them, and not the one that asks for a buffer and has something to compute. On Linux they come from the
+/// system itself and go back to it when they are dropped, where an allocator would keep them.
 pub struct Buffer {
     start: NonNull<u8>,
     capacity: usize,
-    /// What was allocated, and how; `start` lies in it.
+    /// What was allocated; `start` lies in it.
     allocated: NonNull<u8>,
-    layout: Layout,
+    from: Allocated,
 }
+
+/// How memory was allocated.
+#[derive(Clone, Copy)]
+enum Allocated {
+    Heap(Layout),
+    /// Mapped, with so many bytes.
+    #[cfg(target_os = "linux")]
+    Pages(usize),
+}
+
+/// Buffers from this size on are mapped by themselves.
+#[cfg(target_os = "linux")]
+const MAPPED_BYTES_MIN: usize = 256 << 10;
 
 // SAFETY: a `Buffer` owns its memory alone, like a `Box<[u8]>`; bytes have no thread affinity.
 unsafe impl Send for Buffer {}
@@ -46,19 +59,17 @@ impl Buffer {
     /// Zeroed memory of `bytes` bytes, or `None` when the system refuses.
     pub fn try_with_capacity(bytes: usize) -> Option<Buffer> {
         let align = align_bytes(bytes);
-        let layout = Layout::from_size_align(bytes.checked_add(align - 1)?, 1).ok()?;
+        let (allocated, from) = allocate(bytes, bytes.checked_add(align - 1)?)?;
         if bytes == 0 {
-            return Some(Buffer { start: dangling(), capacity: 0, allocated: dangling(), layout });
+            return Some(Buffer { start: dangling(), capacity: 0, allocated, from });
         }
-        // SAFETY: the layout has a size above zero.
-        let allocated = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         let skipped = allocated.align_offset(align);
         // SAFETY: at most `align - 1` bytes are skipped, and as many were allocated on top.
         let start = unsafe { allocated.add(skipped) };
         if align == HUGE_PAGE_BYTES {
             ask_for_huge_pages(start, bytes);
         }
-        Some(Buffer { start, capacity: bytes, allocated, layout })
+        Some(Buffer { start, capacity: bytes, allocated, from })
     }
 
     /// Size in bytes.
@@ -84,6 +95,25 @@ impl Buffer {
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
+}
+
+/// Zeroed memory of `total` bytes for a buffer of `bytes` bytes, with any alignment.
+fn allocate(bytes: usize, total: usize) -> Option<(NonNull<u8>, Allocated)> {
+    #[cfg(target_os = "linux")]
+    if bytes >= MAPPED_BYTES_MIN {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: new memory wherever the system likes; it replaces no other mapping.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), total, access, flags) }.ok()?;
+        return Some((NonNull::new(start.cast())?, Allocated::Pages(total)));
+    }
+    // With the least alignment: with more, allocators zero the memory themselves.
+    let layout = Layout::from_size_align(total, 1).ok()?;
+    if bytes == 0 {
+        return Some((dangling(), Allocated::Heap(layout)));
+    }
+    // SAFETY: the layout has a size above zero.
+    Some((NonNull::new(unsafe { alloc_zeroed(layout) })?, Allocated::Heap(layout)))
 }
 
 /// How a buffer of this size is aligned.
@@ -122,8 +152,16 @@ impl Drop for Buffer {
         if self.capacity == 0 {
             return;
         }
-        // SAFETY: allocated in `try_with_capacity` with exactly this layout.
-        unsafe { dealloc(self.allocated.as_ptr(), self.layout) };
+        match self.from {
+            // SAFETY: allocated in `allocate` with exactly this layout.
+            Allocated::Heap(layout) => unsafe { dealloc(self.allocated.as_ptr(), layout) },
+            #[cfg(target_os = "linux")]
+            Allocated::Pages(bytes) => {
+                // SAFETY: mapped in `allocate` with exactly this size; nobody has a slice of it any more.
+                let unmapped = unsafe { rustix::mm::munmap(self.allocated.as_ptr().cast(), bytes) };
+                debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+            }
+        }
     }
 }
 
@@ -158,5 +196,35 @@ mod tests {
         for bytes in [usize::MAX, isize::MAX as usize] {
             assert!(Buffer::try_with_capacity(bytes).is_none());
         }
+    }
+
+    /// Resident pages of this process, in bytes.
+    #[cfg(target_os = "linux")]
+    fn resident_bytes() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("a /proc");
+        let pages: usize = statm.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("pages");
+        pages * rustix::param::page_size()
+    }
+
+    /// Whatever was allocated and freed before, and between.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn takes_memory_when_it_is_touched_and_gives_it_back_when_it_is_dropped() {
+        const BUFFERS: usize = 128;
+        const BYTES: usize = 2 << 20;
+        /// Other tests run beside this one.
+        const NOISE_BYTES: usize = 64 << 20;
+        let before = resident_bytes();
+        let mut buffers: Vec<Buffer> = (0..BUFFERS).map(|_| Buffer::with_capacity(BYTES)).collect();
+        assert!(resident_bytes() < before + NOISE_BYTES, "nobody touched them");
+        buffers.iter_mut().for_each(|buffer| buffer.as_mut_slice().fill(1));
+        assert!(resident_bytes() > before + BUFFERS * BYTES - NOISE_BYTES);
+        // Every other one: the freed ones lie between those that stay.
+        let mut keep = false;
+        buffers.retain(|_| {
+            keep = !keep;
+            keep
+        });
+        assert!(resident_bytes() < before + BUFFERS * BYTES / 2 + NOISE_BYTES);
     }
 }
