@@ -5,7 +5,7 @@
     sudo python3 tools/bench/soak.py model.gguf --share 25 --tokens 1000 --runs 10
 
 One process, `--runs` conversations of `--tokens` tokens each, in a memory cgroup as `capped.py` makes it; calypte finds the cap
-by itself. Once a second the anonymous memory and the open files of the process are looked at. The first conversation fills the
+by itself. Ten times a second the anonymous memory and the open files of the process are looked at. The first conversation fills the
 cache and does not count. With `--hog-mib` another process takes so much of the same cgroup in the middle, and calypte must give way.
 Linux, root; nothing but Python.
 """
@@ -21,9 +21,15 @@ from pathlib import Path
 from capped import Cgroup, cap_bytes, plan_of
 
 
+# What calypte leaves to the system of a small cap.
+RESERVE_BYTES = 256 << 20
+# How often the process is looked at.
+SAMPLE_S = 0.1
+
+
 def main() -> None:
     args = arguments()
-    plan = plan_of(args.calypte, args.model, args.tokens)
+    plan = plan_of(args.calypte, args.model, max(args.prompt, args.tokens))
     cap = cap_bytes(plan, args.share)
     subprocess.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], check=True)
     group = Cgroup(cap)
@@ -34,7 +40,7 @@ def main() -> None:
     hog = threading.Thread(target=take_memory, args=(group, args, samples, stop))
     hog.start()
     try:
-        out, wall_s = group.run([args.calypte, "bench", args.model, "-p", "0", "-n", str(args.tokens), "-r", str(args.runs), "--no-warmup",
+        out, wall_s = group.run([args.calypte, "bench", args.model, "-p", str(args.prompt), "-n", str(args.tokens), "-r", str(args.runs), "--no-warmup",
                                  "--threads", str(args.threads), "--json"], time_s_max=args.time_s_max)
     finally:
         stop.set()
@@ -44,7 +50,7 @@ def main() -> None:
     if not out:
         raise SystemExit(f"ended after {wall_s:.0f} s")
     report = json.loads(out)
-    speeds = report["tests"][0]["runs_tok_s"]
+    speeds = report["tests"][-1]["runs_tok_s"]
     # When each conversation was over, as far as the process was busy with nothing else at its beginning.
     spent = sum(args.tokens / speed for speed in speeds)
     begun = max(0.0, samples[-1][0] - spent)
@@ -57,7 +63,9 @@ def main() -> None:
     print(f"last / second: {speeds[-1] / speeds[1]:.3f}")
     quarter = max(1, len(anonymous) // 4)
     print(f"anonymous memory after the first, MiB: lowest {min(anonymous) / 2**20:.1f}, highest {max(anonymous) / 2**20:.1f}; mean of the first "
-          f"quarter {mean(anonymous[:quarter]) / 2**20:.1f}, of the last {mean(anonymous[-quarter:]) / 2**20:.1f}; cap {cap / 2**20:.1f}")
+          f"quarter {mean(anonymous[:quarter]) / 2**20:.1f}, of the last {mean(anonymous[-quarter:]) / 2**20:.1f}")
+    # What the cap leaves when nothing of it is used, less the reserve.
+    print(f"highest of the whole run {max(sample[1] for sample in samples) / 2**20:.1f}, of a budget of {(cap - RESERVE_BYTES) / 2**20:.1f} at most")
     print(f"open files: {min(files)} to {max(files)}, at the end {files[-1]}; {len(after)} samples")
 
 
@@ -84,9 +92,9 @@ def mean(values: list[float]) -> float:
 
 
 def watch(group: Cgroup, samples: list, stop: threading.Event) -> None:
-    """Appends (seconds, anonymous bytes, open files) of the process in `group` once a second."""
+    """Appends (seconds, anonymous bytes, open files) of the process in `group` again and again."""
     begun = time.monotonic()
-    while not stop.wait(1.0):
+    while not stop.wait(SAMPLE_S):
         for pid in group.processes():
             process = Path("/proc") / str(pid)
             try:
@@ -104,6 +112,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("model", help="GGUF file")
     parser.add_argument("--calypte", default="target/release/calypte", help="default: %(default)s")
     parser.add_argument("--share", type=float, default=25.0, help="percent of all experts (default: %(default)s)")
+    parser.add_argument("-p", "--prompt", type=int, default=0, help="tokens of as many prompts before (default: none)")
     parser.add_argument("-n", "--tokens", type=int, default=1000, help="tokens of a conversation (default: %(default)s)")
     parser.add_argument("-r", "--runs", type=int, default=10, help="conversations (default: %(default)s)")
     parser.add_argument("-t", "--threads", type=int, default=2, help="threads (default: %(default)s)")

@@ -9,7 +9,7 @@ use calypte_disk::{Disk, DiskOptions, WeightPath};
 use calypte_engine::sampler::Sampling;
 use calypte_engine::{Engine, Generation, Guess, Observer, Options, Predictor, Size, checkpoint};
 use calypte_replay::{
-    Log, Memory, Recorder, Setting, Timing, Trace, TraceLayer, Uses, Watched, What, replay_watched,
+    Log, Memory, RECORDED, Recorder, Setting, Timing, Trace, TraceLayer, Uses, Watched, What, replay_watched,
 };
 use calypte_residency::policy;
 use common::{Expected, fixtures, never};
@@ -105,7 +105,7 @@ fn check(fixture: &str, policy: &str, predictor: &str, cache: Size, chunk: usize
         Arc::new(Trace::from_bytes(fixture.as_ref(), &trace.to_bytes()).unwrap_or_else(|e| panic!("{e}")));
     let setting = Setting {
         policy: policy.to_owned(),
-        predictor: predictor.to_string(),
+        predictor: if trace.predictor.is_empty() { "none" } else { RECORDED }.to_owned(),
         memory: Memory::Bytes(trace.budget_bytes),
         prefetch: false,
         layers_ahead: 1,

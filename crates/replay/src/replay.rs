@@ -33,8 +33,9 @@ pub enum Memory {
 pub struct Setting {
     /// A name of [`policy::NAMES`] with or without parameters (see [`policy::by_name`]), or of [`CLAIRVOYANT`].
     pub policy: String,
-    /// A name of [`predict::OF_ROUTING`] or [`SIMULATED`], or [`RECORDED`] or the name of who guessed during the run. `draft_tokens` takes parameters: `draft_tokens:4:70:90` is a window of
-    /// four tokens, an acceptance of 70 % and an accuracy of 90 %.
+    /// A name of [`predict::OF_ROUTING`] or [`SIMULATED`]; [`RECORDED`], or the name of who guessed during the run if it is none of these.
+    /// `draft_tokens` takes parameters: `draft_tokens:4:70:90` is a window of four tokens, an acceptance of 70 % and an accuracy of
+    /// 90 %.
     pub predictor: String,
     /// Memory for experts.
     pub memory: Memory,
@@ -55,8 +56,8 @@ pub enum ReplayError {
     Policy(String),
     /// There is no such predictor, or its parameters are wrong.
     #[error(
-        "no predictor is called {0:?}; there are {known}, {RECORDED} if the trace has guesses, and draft_tokens takes a window of 1 to {DRAFT_WINDOW_MAX} tokens, \
-         an acceptance and an accuracy in percent",
+        "no predictor is called {0:?}; there are {known}, {RECORDED} if the trace has guesses, and draft_tokens takes \
+         a window of 1 to {DRAFT_WINDOW_MAX} tokens, an acceptance and an accuracy in percent",
         known = names(SIMULATED, predict::OF_ROUTING)
     )]
     Predictor(String),
@@ -175,14 +176,19 @@ fn predictor(trace: &Arc<Trace>, spec: &str) -> Result<Guesser, ReplayError> {
     if spec == "none" {
         return Ok(Guesser::Nobody);
     }
-    match (trace.predictor.is_empty(), spec == RECORDED) {
-        (true, true) => return Err(ReplayError::NothingRecorded),
-        (false, named) if named || spec == trace.predictor => return Ok(Guesser::Recorded),
-        _ => {}
+    if spec == RECORDED {
+        return if trace.predictor.is_empty() {
+            Err(ReplayError::NothingRecorded)
+        } else {
+            Ok(Guesser::Recorded)
+        };
     }
     let Some(parameters) = spec.strip_prefix("draft_tokens") else {
         let name = spec.split(':').next().unwrap_or(spec);
         if predict::NAMES.contains(&name) && !predict::OF_ROUTING.contains(&name) {
+            if spec == trace.predictor {
+                return Ok(Guesser::Recorded);
+            }
             return Err(ReplayError::NeedsModel { name: spec.to_owned(), recorded: trace.predictor.clone() });
         }
         let found = predict::by_name(spec).ok_or_else(unknown)?;

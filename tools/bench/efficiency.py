@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""How close streaming comes to its limit: time per token beside max(compute when resident, bytes missed / what the disk gives).
+
+    cargo build --release -p calypte
+    python3 tools/bench/efficiency.py model.gguf --share 50,25,12.5
+
+In turns, so that a disk that drifts is met in the same mood: the engine's own probe of the disk, a run at each share, the probe
+again (the mean of the two counts), and once a round a run with every expert in memory. Greedy text after eight fixed ids; nothing is
+remembered. The page cache is not used by direct reads and is not dropped. Linux; nothing but Python.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+
+PROMPT = "11,22,33,44,55,66,77,88"
+
+
+def main() -> None:
+    args = arguments()
+    rounds: dict[float, list[tuple[float, float, float, float]]] = {share: [] for share in args.share}
+    for _ in range(args.runs):
+        compute_ms = resident(args)
+        before = probe(args)
+        for share in args.share:
+            token_ms, missed, hits = decode(args, f"{share:g}%")
+            after = probe(args)
+            disk_ms = missed / ((before + after) / 2) * 1e3
+            rounds[share].append((token_ms, compute_ms, disk_ms, hits))
+            before = after
+    for share, measured in rounds.items():
+        ratios = [token / max(compute, disk) for token, compute, disk, _ in measured]
+        token, compute, disk, hits = (statistics.median(column) for column in zip(*measured))
+        print(f"{share:5.1f} %: {token:.1f} ms a token, compute alone {compute:.1f}, disk alone {disk:.1f} ({100 * hits:.1f} % hits); "
+              f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+
+
+def probe(args) -> float:
+    """Bytes per second of expert-sized reads, as the engine makes them."""
+    out = subprocess.run([args.calypte, "plan", args.model, "--json", "--probe"], capture_output=True, text=True, check=True).stdout
+    return json.loads(out)["disk"]["bytes_per_s"]
+
+
+def resident(args) -> float:
+    """Milliseconds for a token with every expert in memory; the warm-up reads them."""
+    command = [args.calypte, "bench", args.model, "-p", "0", "-n", str(args.tokens), "-r", "1", "--threads", str(args.threads),
+               "--expert-cache", "all", "--json"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return 1e3 / json.loads(out)["tests"][0]["tok_s"]
+
+
+def decode(args, cache: str) -> tuple[float, float, float]:
+    """Milliseconds and bytes read for a token, and the share of hits, without the prompt."""
+    command = [args.calypte, "run", args.model, "--prompt-ids", PROMPT, "-n", str(args.tokens), "--ignore-eos", "--temp", "0",
+               "--threads", str(args.threads), "--expert-cache", cache, "--no-learning", "--json"]
+    stats = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["stats"]
+    return 1e3 / stats["decode_tok_s"], stats["decode"]["bytes_read"] / (args.tokens - 1), stats["decode"]["hit_rate"]
+
+
+def arguments() -> argparse.Namespace:
+    numbers = lambda text: [float(n) for n in text.split(",")]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="GGUF file")
+    parser.add_argument("--calypte", default="target/release/calypte", help="default: %(default)s")
+    parser.add_argument("--share", type=numbers, default=[50.0, 25.0, 12.5], help="percent of all experts (default: 50,25,12.5)")
+    parser.add_argument("-n", "--tokens", type=int, default=64, help="tokens of a run (default: %(default)s)")
+    parser.add_argument("-r", "--runs", type=int, default=3, help="rounds (default: %(default)s)")
+    parser.add_argument("-t", "--threads", type=int, default=2, help="threads (default: %(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
