@@ -17,14 +17,15 @@ fn catalog() -> Catalog {
 }
 
 /// The fixture's engine with the smallest cache over a disk that follows `script`. Reads number from 0 with the resident
-/// weights, one each, so `first_expert_read` is safely among the experts'.
-fn engine(script: FaultScript) -> Engine {
+/// weights, one each, so `first_expert_read` is safely among the experts'. `prefetch`: also on guesses, whose failures are nobody's
+/// errors unless a step waits for them.
+fn engine(script: FaultScript, prefetch: bool) -> Engine {
     let catalog = catalog();
     let files: Vec<WeightPath> =
         catalog.files.iter().map(|f| WeightPath { path: f.path.clone(), size_bytes: f.size_bytes }).collect();
     let disk = Disk::open(&files, &DiskOptions::default()).unwrap_or_else(|e| panic!("{e}"));
     let disk = disk.map_backend(|b| Box::new(FaultyBackend::new(b, script)));
-    let options = Options { expert_cache: Some(Size::Min), context: 64, ..Options::default() };
+    let options = Options { expert_cache: Some(Size::Min), context: 64, prefetch, ..Options::default() };
     Engine::with_disk(catalog, disk, &options, &mut ()).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -39,7 +40,7 @@ fn digest(engine: &mut Engine) -> Result<[u8; 32], calypte_engine::EngineError> 
 
 #[test]
 fn transient_faults_and_odd_orders_change_nothing() {
-    let want = digest(&mut engine(FaultScript::new())).expect("a healthy disk");
+    let want = digest(&mut engine(FaultScript::new(), true)).expect("a healthy disk");
     let at = first_expert_read();
     let scripts = [
         FaultScript::new().at(at, Fault::ShortThenOk).at(at + 3, Fault::ShortThenOk),
@@ -49,13 +50,16 @@ fn transient_faults_and_odd_orders_change_nothing() {
         FaultScript::new().shuffle(99),
     ];
     for (i, script) in scripts.into_iter().enumerate() {
-        assert_eq!(digest(&mut engine(script)).expect("an answer"), want, "script {i}");
+        for prefetch in [false, true] {
+            let got = digest(&mut engine(script.clone(), prefetch)).expect("an answer");
+            assert_eq!(got, want, "script {i}, prefetch {prefetch}");
+        }
     }
 }
 
 #[test]
 fn lasting_faults_are_named_and_the_engine_goes_on() {
-    let want = digest(&mut engine(FaultScript::new())).expect("a healthy disk");
+    let want = digest(&mut engine(FaultScript::new(), true)).expect("a healthy disk");
     for (kind, words) in [
         (FaultKind::Truncated, "truncated"),
         (FaultKind::Gone, "gone"),
@@ -64,7 +68,8 @@ fn lasting_faults_are_named_and_the_engine_goes_on() {
         (FaultKind::TimedOut, "timed out"),
         (FaultKind::Io, "offset"),
     ] {
-        let mut engine = engine(FaultScript::new().at(first_expert_read() + 2, Fault::Fail(kind)));
+        let script = FaultScript::new().at(first_expert_read() + 2, Fault::Fail(kind));
+        let mut engine = engine(script, false);
         let error = digest(&mut engine).expect_err("the disk failed");
         let message = error.to_string();
         assert_eq!(error.kind(), ErrorKind::Run, "{kind:?}: {message}");
