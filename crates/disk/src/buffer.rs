@@ -38,7 +38,7 @@ enum Allocated {
     Pages(usize),
 }
 
-/// Buffers from this size on are mapped by themselves.
+/// Memory from this size on is mapped by itself.
 #[cfg(target_os = "linux")]
 const MAPPED_BYTES_MIN: usize = 256 << 10;
 
@@ -58,11 +58,12 @@ impl Buffer {
 
     /// Zeroed memory of `bytes` bytes, or `None` when the system refuses.
     pub fn try_with_capacity(bytes: usize) -> Option<Buffer> {
-        let align = align_bytes(bytes);
-        let (allocated, from) = allocate(bytes, bytes.checked_add(align - 1)?)?;
         if bytes == 0 {
-            return Some(Buffer { start: dangling(), capacity: 0, allocated, from });
+            let from = Allocated::Heap(Layout::new::<()>());
+            return Some(Buffer { start: dangling(), capacity: 0, allocated: dangling(), from });
         }
+        let align = align_bytes(bytes);
+        let (allocated, from) = allocate(bytes.checked_add(align - 1)?)?;
         let skipped = allocated.align_offset(align);
         // SAFETY: at most `align - 1` bytes are skipped, and as many were allocated on top.
         let start = unsafe { allocated.add(skipped) };
@@ -97,21 +98,18 @@ impl Buffer {
     }
 }
 
-/// Zeroed memory of `total` bytes for a buffer of `bytes` bytes, with any alignment.
-fn allocate(bytes: usize, total: usize) -> Option<(NonNull<u8>, Allocated)> {
+/// Zeroed memory of `bytes` bytes, which are not 0, with any alignment.
+fn allocate(bytes: usize) -> Option<(NonNull<u8>, Allocated)> {
     #[cfg(target_os = "linux")]
     if bytes >= MAPPED_BYTES_MIN {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: new memory wherever the system likes; it replaces no other mapping.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), total, access, flags) }.ok()?;
-        return Some((NonNull::new(start.cast())?, Allocated::Pages(total)));
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }.ok()?;
+        return Some((NonNull::new(start.cast())?, Allocated::Pages(bytes)));
     }
     // With the least alignment: with more, allocators zero the memory themselves.
-    let layout = Layout::from_size_align(total, 1).ok()?;
-    if bytes == 0 {
-        return Some((dangling(), Allocated::Heap(layout)));
-    }
+    let layout = Layout::from_size_align(bytes, 1).ok()?;
     // SAFETY: the layout has a size above zero.
     Some((NonNull::new(unsafe { alloc_zeroed(layout) })?, Allocated::Heap(layout)))
 }

@@ -416,7 +416,7 @@ impl<'a> Replay<'a> {
             return;
         }
         let trace = self.trace;
-        for expected in trace.expected(step).iter().filter(|e| e.after as usize == layer) {
+        for expected in trace.expected_after(step, layer) {
             self.tell(Event::Expect { layer: expected.layer, guesses: &expected.guesses });
             self.note(expected.layer as usize, &expected.guesses);
         }
@@ -428,7 +428,7 @@ impl<'a> Replay<'a> {
         match &mut self.guesser {
             Guesser::Nobody => {}
             Guesser::Recorded if self.setting.prefetch => {
-                for expected in trace.expected(step).iter().filter(|e| e.after as usize == layer) {
+                for expected in trace.expected_after(step, layer) {
                     self.read(expected.layer as usize, &expected.guesses);
                 }
             }

@@ -105,6 +105,11 @@ impl Trace {
         self.expected.get(step).map_or(&[], Vec::as_slice)
     }
 
+    /// Those of them that were guessed when `layer` had just been routed.
+    pub(crate) fn expected_after(&self, step: usize, layer: usize) -> impl Iterator<Item = &Expected> {
+        self.expected(step).iter().filter(move |expected| expected.after as usize == layer)
+    }
+
     /// Adds what was guessed during the last step; `false`, and nothing is added, when that step had several tokens, or layers,
     /// experts or probabilities are none that can be.
     pub fn expect(&mut self, expected: Vec<Expected>) -> bool {

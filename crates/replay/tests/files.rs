@@ -35,6 +35,21 @@ fn guessed() -> Trace {
     trace
 }
 
+/// Every file that ends too early is refused with a place.
+fn check_cuts(good: &[u8]) {
+    for cut in 0..good.len() {
+        let message = refusal(&good[..cut]);
+        assert!(message.starts_with("t, offset "), "{cut}: {message}");
+    }
+}
+
+/// What is wrong with `good` once its byte `at` is `value`.
+fn refusal_changed(good: &[u8], at: usize, value: u8) -> String {
+    let mut bytes = good.to_vec();
+    bytes[at] = value;
+    refusal(&bytes)
+}
+
 /// What is wrong with `bytes`, without the file's name.
 fn refusal(bytes: &[u8]) -> String {
     let outcome = Trace::from_bytes(Path::new("t"), bytes);
@@ -77,15 +92,8 @@ fn the_layout_is_the_documented_one() {
 #[test]
 fn guesses_that_cannot_be_are_refused() {
     let good = guessed().to_bytes();
-    for cut in 0..good.len() {
-        let message = refusal(&good[..cut]);
-        assert!(message.starts_with("t, offset "), "{cut}: {message}");
-    }
-    let changed = |at: usize, value: u8| {
-        let mut bytes = good.clone();
-        bytes[at] = value;
-        refusal(&bytes)
-    };
+    check_cuts(&good);
+    let changed = |at: usize, value: u8| refusal_changed(&good, at, value);
     assert!(changed(56, 0).contains("offset 56: expected the name of a predictor, found \"\""));
     assert!(changed(57, b' ').contains("found \"l arned:2\""));
     assert!(changed(157, 9).contains("offset 156: expected at most 4, found 2305"));
@@ -111,15 +119,8 @@ fn guesses_that_cannot_be_are_refused() {
 #[test]
 fn damage_is_refused_with_its_place() {
     let good = small().to_bytes();
-    for cut in 0..good.len() {
-        let message = refusal(&good[..cut]);
-        assert!(message.starts_with("t, offset "), "{cut}: {message}");
-    }
-    let changed = |at: usize, value: u8| {
-        let mut bytes = good.clone();
-        bytes[at] = value;
-        refusal(&bytes)
-    };
+    check_cuts(&good);
+    let changed = |at: usize, value: u8| refusal_changed(&good, at, value);
     assert!(changed(0, b'X').contains("expected the letters CALYROUT, found \"XALYROUT\""));
     assert!(changed(8, 3).contains("expected version 1 or 2, found 3"));
     assert!(changed(12, 0).contains("layers, found 0"));

@@ -227,6 +227,12 @@ impl<'a> Model<'a> {
         assert_eq!(self.handed_out, self.union, "each exactly once, all of them");
     }
 
+    fn whole_step(&mut self, layer: u32, union: &[u32], choose: &mut dyn FnMut(usize) -> usize) {
+        self.begin(layer, union);
+        self.finish_step(layer, choose, 0);
+        self.release_all(layer);
+    }
+
     fn release_all(&mut self, layer: u32) {
         while let Some(&key) = self.leased().first() {
             self.apply(Event::Released(key), layer);
@@ -252,9 +258,7 @@ fn run(script: &Script, seed: u64) -> (Vec<Command>, Vec<BTreeSet<Key>>, Vec<Key
     let mut choose = chooser(seed);
     let mut sets = Vec::new();
     for (layer, union) in script.steps() {
-        model.begin(layer, &union);
-        model.finish_step(layer, &mut choose, 0);
-        model.release_all(layer);
+        model.whole_step(layer, &union, &mut choose);
         sets.push(model.handed_out.clone());
     }
     let resident = model.keys(SlotState::Ready);
@@ -367,9 +371,7 @@ proptest! {
         let mut model = Model::new(&script);
         let mut choose = chooser(seed);
         for (layer, union) in script.steps() {
-            model.begin(layer, &union);
-            model.finish_step(layer, &mut choose, 0);
-            model.release_all(layer);
+            model.whole_step(layer, &union, &mut choose);
             let before = model.machine.budget_bytes();
             let asked = choose(3 * before as usize / 2 + 1) as u64;
             let floor = floor_bytes(&script.layers);
