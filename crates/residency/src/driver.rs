@@ -306,6 +306,13 @@ impl ExpertCache {
         self.execute();
     }
 
+    /// As [`ExpertCache::tell`]; what the machine wants read because of it is no demand.
+    fn tell_as(&mut self, priority: Priority, event: Event<'_>) {
+        self.priority = priority;
+        self.tell(event);
+        self.priority = Priority::Demand;
+    }
+
     /// Evictions come before the loads that use their memory: the machine's order.
     fn execute(&mut self) {
         let mut commands = std::mem::take(&mut self.commands);

@@ -48,9 +48,7 @@ impl ExpertCache {
     pub(super) fn read_ahead(&mut self) {
         while let Some(&key) = self.ahead.queue.front() {
             if self.machine.state(key) == SlotState::Free {
-                self.priority = Priority::Hint;
-                self.tell(Event::Ahead { key, after: self.ahead.after });
-                self.priority = Priority::Demand;
+                self.tell_as(Priority::Hint, Event::Ahead { key, after: self.ahead.after });
                 if self.machine.state(key) == SlotState::Free {
                     // The next lease that comes back may make room.
                     return;

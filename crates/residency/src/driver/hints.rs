@@ -62,9 +62,7 @@ impl ExpertCache {
         for guess in guesses.iter().filter(|guess| read && guess.probability >= READ_PROBABILITY_MIN) {
             let key = Key { layer, expert: guess.expert };
             if self.machine.state(key) == SlotState::Free {
-                self.priority = Priority::Hint;
-                self.tell(Event::Prefetch(key));
-                self.priority = Priority::Demand;
+                self.tell_as(Priority::Hint, Event::Prefetch(key));
             }
         }
     }

@@ -25,9 +25,8 @@ impl BufferPool {
         if let Some(buffer) = self.idle.get_mut(&bytes).and_then(Vec::pop) {
             return Some(buffer);
         }
-        while self.held_bytes.saturating_add(bytes as u64) > self.budget_bytes {
-            let idle = self.idle.values_mut().rev().find_map(Vec::pop)?;
-            self.lost(idle.capacity() as u64);
+        if !self.make_room(bytes as u64) {
+            return None;
         }
         let buffer = Buffer::try_with_capacity(bytes)?;
         self.held_bytes += bytes as u64;
@@ -42,11 +41,16 @@ impl BufferPool {
     /// From now on at most so many bytes; what nobody uses goes back to the system until that is so.
     pub(super) fn shrink(&mut self, budget_bytes: u64) {
         self.budget_bytes = budget_bytes;
-        while self.held_bytes > budget_bytes
-            && let Some(idle) = self.idle.values_mut().rev().find_map(Vec::pop)
-        {
+        self.make_room(0);
+    }
+
+    /// Gives idle buffers back to the system until `bytes` more fit the budget; `false` if they never do.
+    fn make_room(&mut self, bytes: u64) -> bool {
+        while self.held_bytes.saturating_add(bytes) > self.budget_bytes {
+            let Some(idle) = self.idle.values_mut().rev().find_map(Vec::pop) else { return false };
             self.lost(idle.capacity() as u64);
         }
+        true
     }
 
     /// `bytes` bytes in use will not come back.

@@ -72,14 +72,12 @@ impl ExpertCache {
             return;
         }
         let mut room = WARM_READS_MAX.saturating_sub(self.warm.waiting());
-        self.priority = Priority::Idle;
         while room > 0 {
             let Some(key) = self.warm.queue.pop_front() else { break };
             // Whose layer has no free slot now gets none later: it is full of what was asked for.
-            self.tell(Event::Warm(key));
+            self.tell_as(Priority::Idle, Event::Warm(key));
             room -= usize::from(self.machine.state(key) == SlotState::Loading);
         }
-        self.priority = Priority::Demand;
     }
 
     /// A step of `layer` is about to begin: warm reads that wait make way. Those of the union are read as any other miss, in its order;
