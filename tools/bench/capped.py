@@ -35,8 +35,11 @@ class Cgroup:
         v1 = Path("/sys/fs/cgroup/memory")
         self.v1 = v1.is_dir()
         self.path = (v1 if self.v1 else Path("/sys/fs/cgroup")) / NAME
-        self.path.mkdir(exist_ok=True)
-        (self.path / ("memory.limit_in_bytes" if self.v1 else "memory.max")).write_text(str(bytes_max))
+        try:
+            self.path.mkdir(exist_ok=True)
+            (self.path / ("memory.limit_in_bytes" if self.v1 else "memory.max")).write_text(str(bytes_max))
+        except OSError as error:
+            sys.exit(f"{self.path}: {error.strerror}; memory cgroups need root, and a system that has them")
 
     def enter(self) -> None:
         """Moves the calling process into the group."""
@@ -63,9 +66,19 @@ class Cgroup:
                 time.sleep(0.1)
 
 
+def object_of(command: list[str]) -> dict:
+    """The JSON object that a program prints; its own words if it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}; build it, or say where it is")
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
 def plan_of(calypte: str, model: str, context: int) -> dict:
-    command = [calypte, "plan", model, "--json", "--no-probe", "--ctx", str(context)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return object_of([calypte, "plan", model, "--json", "--no-probe", "--ctx", str(context)])
 
 
 def fixed_bytes(plan: dict) -> int:

@@ -10,9 +10,9 @@ remembered. The page cache is not used by direct reads and is not dropped. Linux
 """
 
 import argparse
-import json
 import statistics
-import subprocess
+
+from capped import object_of
 
 PROMPT = "11,22,33,44,55,66,77,88"
 
@@ -38,23 +38,21 @@ def main() -> None:
 
 def probe(args) -> float:
     """Bytes per second of expert-sized reads, as the engine makes them."""
-    out = subprocess.run([args.calypte, "plan", args.model, "--json", "--probe"], capture_output=True, text=True, check=True).stdout
-    return json.loads(out)["disk"]["bytes_per_s"]
+    return object_of([args.calypte, "plan", args.model, "--json", "--probe"])["disk"]["bytes_per_s"]
 
 
 def resident(args) -> float:
     """Milliseconds for a token with every expert in memory; the warm-up reads them."""
     command = [args.calypte, "bench", args.model, "-p", "0", "-n", str(args.tokens), "-r", "1", "--threads", str(args.threads),
                "--expert-cache", "all", "--json"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return 1e3 / json.loads(out)["tests"][0]["tok_s"]
+    return 1e3 / object_of(command)["tests"][0]["tok_s"]
 
 
 def decode(args, cache: str) -> tuple[float, float, float]:
     """Milliseconds and bytes read for a token, and the share of hits, without the prompt."""
     command = [args.calypte, "run", args.model, "--prompt-ids", PROMPT, "-n", str(args.tokens), "--ignore-eos", "--temp", "0",
                "--threads", str(args.threads), "--expert-cache", cache, "--no-learning", "--json"]
-    stats = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["stats"]
+    stats = object_of(command)["stats"]
     return 1e3 / stats["decode_tok_s"], stats["decode"]["bytes_read"] / (args.tokens - 1), stats["decode"]["hit_rate"]
 
 
