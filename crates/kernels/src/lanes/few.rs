@@ -5,7 +5,7 @@ use std::ops::Range;
 use calypte_quant::Matrix;
 use calypte_quant::formats::BLOCK;
 
-use super::rows::Part;
+use super::rows::{Part, RowsAhead};
 use super::{Factors, QUADS, Rows, Shape, Simd, Sink, Tile, Unpack, add_block, dot, parts};
 use crate::Activations;
 use crate::matmul::Out;
@@ -43,8 +43,10 @@ unsafe fn one_part<V: Simd, F: Unpack, const N: usize>(
 ) {
     // SAFETY: passed on; the lanes that are stored are rows that are asked for.
     unsafe {
-        let mut sums = Dot::<V, N> { x: Tile::new(x, 0, 0), acc: [V::splat_f(0.0); N] };
-        F::unpack::<V, _>(&Rows::new(w, part.first), 0..w.cols / BLOCK, &mut sums);
+        let rows = Rows::new(w, part.first);
+        let mut sums =
+            Dot::<V, F, N> { x: Tile::new(x, 0, 0), acc: [V::splat_f(0.0); N], ahead: rows.ahead(1, 0) };
+        F::unpack::<V, _>(&rows, 0..w.cols / BLOCK, &mut sums);
         for t in 0..N {
             part.store::<V>(out.at(t, part.first), sums.acc[t]);
         }
@@ -52,14 +54,16 @@ unsafe fn one_part<V: Simd, F: Unpack, const N: usize>(
 }
 
 /// Multiplies blocks with N rows of activations as they come.
-struct Dot<V: Simd, const N: usize> {
+struct Dot<V: Simd, F, const N: usize> {
     x: Tile,
     acc: [V::F; N],
+    ahead: RowsAhead<F, V>,
 }
 
-impl<V: Simd, F: Unpack, const N: usize> Sink<V, F> for Dot<V, N> {
+impl<V: Simd, F: Unpack, const N: usize> Sink<V, F> for Dot<V, F, N> {
     #[inline(always)]
     unsafe fn take(&mut self, block: usize, codes: &[V::I; QUADS], factors: &Factors<V>) {
+        self.ahead.step();
         // SAFETY: passed on.
         unsafe {
             let halves = <F::Shape as Shape>::HAS_HALVES;

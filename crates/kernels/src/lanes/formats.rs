@@ -23,9 +23,6 @@ pub(crate) trait Unpack: IntFormat + Sized {
     unsafe fn unpack<V: Simd, S: Sink<V, Self>>(rows: &Rows<'_, V>, blocks: Range<usize>, sink: &mut S);
 }
 
-/// Blocks that small formats fetch ahead together.
-const FETCH: usize = 4;
-
 /// The formats whose codes are handed on signed, row by row.
 ///
 /// # Safety
@@ -204,14 +201,6 @@ unsafe fn scale_and_added<V: Simd>(v: V::I) -> Factors<V> {
     unsafe { Factors { min: V::mul(high_f16::<V>(v), V::splat_f(-1.0)), ..Factors::scaled(V::low_f16(v)) } }
 }
 
-/// Blocks in groups of [`FETCH`], each of which is asked for in the next rows before it is taken in these.
-#[inline(always)]
-fn fetch<V: Simd>(rows: &Rows<'_, V>, block: usize, block_bytes: usize) {
-    if block.is_multiple_of(FETCH) {
-        rows.prefetch_next(block * block_bytes, FETCH * block_bytes);
-    }
-}
-
 /// Declares how a format is unpacked.
 macro_rules! unpack {
     ($format:ident as $shape:ty, |$rows:ident, $blocks:ident, $sink:ident| $body:block) => {
@@ -234,7 +223,6 @@ macro_rules! unpack_blocks {
         unpack!($format as $shape, |$rows, blocks, sink| {
             for b in blocks {
                 let block_bytes = Self::DTYPE.block_bytes();
-                fetch($rows, b, block_bytes);
                 let $at = b * block_bytes;
                 // SAFETY: what is read lies inside the block; the rest is promised by the caller.
                 unsafe {
@@ -328,7 +316,6 @@ macro_rules! unpack_super_blocks {
             for $first in blocks.step_by(SUBS) {
                 let block_bytes = Self::DTYPE.block_bytes();
                 let $at = $first / SUBS * block_bytes;
-                $rows.prefetch_next($at, block_bytes);
                 // SAFETY: what is read lies inside the super-block; the rest is promised by the caller.
                 unsafe { $body }
             }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use calypte_quant::Matrix;
 use calypte_quant::formats::BLOCK;
 
-use super::rows::Part;
+use super::rows::{Part, RowsAhead};
 use super::{Factors, QUADS, Rows, Shape, Simd, Sink, Tile, Unpack, add_block, dot, parts};
 use crate::Activations;
 use crate::matmul::Out;
@@ -32,14 +32,16 @@ pub(crate) struct Panel<V: Simd> {
 }
 
 /// Writes blocks into a panel whose first is block `first` of the row.
-struct Fill<'a, V: Simd> {
+struct Fill<'a, V: Simd, F> {
     panel: &'a mut Panel<V>,
     first: usize,
+    ahead: RowsAhead<F, V>,
 }
 
-impl<V: Simd, F: Unpack> Sink<V, F> for Fill<'_, V> {
+impl<V: Simd, F: Unpack> Sink<V, F> for Fill<'_, V, F> {
     #[inline(always)]
     unsafe fn take(&mut self, block: usize, codes: &[V::I; QUADS], factors: &Factors<V>) {
+        self.ahead.step();
         // SAFETY: the place is there, or the index would panic.
         unsafe {
             let to = self.panel.blocks[block - self.first].as_mut_ptr();
@@ -85,9 +87,10 @@ pub(super) unsafe fn int_rows<V: Simd, F: Unpack>(
         for start in (0..blocks).step_by(panel_blocks) {
             let range = start..(start + panel_blocks).min(blocks);
             for (panel, part) in panels.iter_mut().zip(both) {
-                let mut fill = Fill { panel, first: start };
+                let rows = Rows::new(w, part.first);
+                let mut fill = Fill { panel, first: start, ahead: rows.ahead(V::PARTS, start) };
                 // SAFETY: passed on.
-                unsafe { F::unpack::<V, _>(&Rows::new(w, part.first), range.clone(), &mut fill) };
+                unsafe { F::unpack::<V, _>(&rows, range.clone(), &mut fill) };
             }
             let (first_block, blocks) = (start, range.len());
             let job = Job { panels: &panels, parts: both, first_block, blocks, x, out };

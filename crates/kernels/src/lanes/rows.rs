@@ -4,9 +4,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use calypte_quant::Matrix;
+use calypte_quant::formats::BLOCK;
 
-use super::Simd;
-use crate::fetch::{CACHE_LINE_BYTES, prefetch};
+use super::{Simd, Unpack};
+use crate::fetch::Streams;
 
 /// Neighbouring rows of a matrix, one for each lane.
 #[derive(Clone, Copy)]
@@ -40,18 +41,30 @@ impl<'a, V: Simd> Rows<'a, V> {
         unsafe { V::turn(self.bytes.as_ptr().add(at), self.stride) }
     }
 
-    /// Asks for `bytes` bytes from `at` on of each of the *next* rows, as many as these. A dot product has too many
-    /// instructions per cache line for the processor to run ahead by itself, and not every (virtual) machine has a hardware
-    /// prefetcher at work.
+    /// Asks for the rows `vectors` vectors of rows further on, or what lies there past the end of the matrix; a step for each
+    /// block of columns, of which `first` are done. A dot product has too many instructions per cache line for the processor to run ahead by itself, and
+    /// not every (virtual) machine has a hardware prefetcher at work.
+    pub fn ahead<F: Unpack>(&self, vectors: usize, first: usize) -> RowsAhead<F, V> {
+        let start = self.bytes.as_ptr().wrapping_add(vectors * self.bytes.len());
+        let streams = Streams::over(start, self.bytes.len(), first * RowsAhead::<F, V>::STEP_BYTES);
+        RowsAhead { streams, what: PhantomData }
+    }
+}
+
+/// Rows of a format that are asked for before it is their turn.
+pub(crate) struct RowsAhead<F, V> {
+    streams: Streams,
+    what: PhantomData<(F, V)>,
+}
+
+impl<F: Unpack, V: Simd> RowsAhead<F, V> {
+    /// Bytes of a block of columns of all the rows.
+    const STEP_BYTES: usize = V::LANES * F::DTYPE.block_bytes() * BLOCK / F::DTYPE.block_len();
+
+    /// Asks for as many bytes as a block of columns has.
     #[inline(always)]
-    pub fn prefetch_next(&self, at: usize, bytes: usize) {
-        let start = self.bytes.as_ptr().wrapping_add(self.bytes.len() + at);
-        for lane in 0..V::LANES {
-            for line in 0..bytes.div_ceil(CACHE_LINE_BYTES) {
-                // Past the end of the matrix, too.
-                prefetch(start.wrapping_add(lane * self.stride + line * CACHE_LINE_BYTES));
-            }
-        }
+    pub fn step(&mut self) {
+        self.streams.step(Self::STEP_BYTES);
     }
 }
 
