@@ -7,6 +7,7 @@ use calypte_quant::formats::BLOCK;
 use calypte_quant::q8::{Q8RowMut, quantize_row};
 use calypte_quant::reference::Q8Row;
 
+use crate::scratch::grow;
 use crate::{Isa, Team, isa::for_each_isa};
 
 /// What integer weights are multiplied with.
@@ -40,15 +41,16 @@ struct Rounded {
 }
 
 impl Rounded {
-    fn resize(&mut self, blocks: usize) {
-        self.q.resize(blocks * BLOCK, 0);
-        self.scale.resize(blocks, 0.0);
-        self.sum.resize(blocks, 0.0);
-        self.total.resize(blocks, 0);
-        self.halves.resize(blocks, [0; 2]);
+    /// Makes room for so many blocks at least.
+    fn grow(&mut self, blocks: usize) {
+        grow(&mut self.q, blocks * BLOCK);
+        grow(&mut self.scale, blocks);
+        grow(&mut self.sum, blocks);
+        grow(&mut self.total, blocks);
+        grow(&mut self.halves, blocks);
     }
 
-    /// Rows of `blocks` blocks.
+    /// Rows of `blocks` blocks, as many as there is room for.
     fn rows_mut(&mut self, blocks: usize) -> impl Iterator<Item = Q8RowMut<'_>> {
         let scales = self.scale.chunks_mut(blocks).zip(self.sum.chunks_mut(blocks));
         let totals = self.total.chunks_mut(blocks).zip(self.halves.chunks_mut(blocks));
@@ -96,8 +98,8 @@ impl Activations {
     /// Makes room for `rows` × `cols` values and gives them out to be written. Their earlier contents are undefined.
     pub fn fill(&mut self, rows: usize, cols: usize) -> &mut [f32] {
         (self.rows, self.cols, self.rounded) = (rows, cols, false);
-        self.x.resize(rows * cols, 0.0);
-        &mut self.x
+        grow(&mut self.x, rows * cols);
+        &mut self.x[..rows * cols]
     }
 
     /// The values, to be changed in place: any rounding of them is forgotten.
@@ -128,9 +130,9 @@ impl Activations {
             return;
         }
         if self.prepare() {
-            let (cols, isa, x) = (self.cols, Isa::get(), &self.x);
+            let (cols, isa, x) = (self.cols, Isa::get(), &self.x[..self.rows * self.cols]);
             // Jobs of a team never nest, so this must not be reached from inside a task; `quantize_serial` may.
-            let mut rows: Vec<_> = self.q8.rows_mut(cols / BLOCK).collect();
+            let mut rows: Vec<_> = self.q8.rows_mut(cols / BLOCK).take(self.rows).collect();
             team.run_pieces(&mut rows, ROWS_PER_TASK, |piece, rows| {
                 let x = &x[piece * ROWS_PER_TASK * cols..];
                 x.chunks_exact(cols).zip(rows).for_each(|(x, row)| quantize(isa, x, row));
@@ -142,19 +144,20 @@ impl Activations {
     /// [`Activations::quantize`] on the calling thread alone, for use inside a task.
     pub fn quantize_serial(&mut self) {
         if self.prepare() {
-            self.q8
-                .rows_mut(self.x.len() / BLOCK)
-                .for_each(|mut all| quantize(Isa::get(), &self.x, &mut all));
+            let x = &self.x[..self.rows * self.cols];
+            // All blocks as one long row.
+            self.q8.rows_mut(x.len() / BLOCK).take(1).for_each(|mut all| quantize(Isa::get(), x, &mut all));
             self.rounded = true;
         }
     }
 
     /// Makes room for the rounding; false when there is nothing to do.
     fn prepare(&mut self) -> bool {
-        if self.rounded || !self.cols.is_multiple_of(BLOCK) || self.x.is_empty() {
+        let values = self.rows * self.cols;
+        if self.rounded || !self.cols.is_multiple_of(BLOCK) || values == 0 {
             return false;
         }
-        self.q8.resize(self.x.len() / BLOCK);
+        self.q8.grow(values / BLOCK);
         true
     }
 
@@ -172,19 +175,29 @@ impl Activations {
 
     /// Copies the given rows of `from`, with their rounding if they have one: an expert's share of a layer input.
     pub fn gather(&mut self, from: &Activations, rows: impl ExactSizeIterator<Item = usize> + Clone) {
-        (self.rows, self.cols, self.rounded) = (rows.len(), from.cols, from.rounded);
-        self.x.clear();
-        rows.clone().for_each(|r| self.x.extend_from_slice(from.row(r)));
         if from.rounded {
-            self.q8.resize(self.x.len() / BLOCK);
-            for (to, r) in self.q8.rows_mut(from.cols / BLOCK).zip(rows) {
-                let row = from.q8(r);
-                to.q.copy_from_slice(row.q);
-                to.scale.copy_from_slice(row.scale);
-                to.sum.copy_from_slice(row.sum);
-                to.total.copy_from_slice(row.total);
-                to.halves.copy_from_slice(row.halves);
-            }
+            self.gather_rounded(from, rows.clone());
+        }
+        (self.rows, self.cols, self.rounded) = (rows.len(), from.cols, from.rounded);
+        grow(&mut self.x, self.rows * self.cols);
+        for (to, r) in self.x.chunks_exact_mut(from.cols.max(1)).zip(rows) {
+            to.copy_from_slice(from.row(r));
+        }
+    }
+
+    /// [`Activations::gather`] for those who read nothing but the rounding, which `from` must have. The values themselves are
+    /// undefined.
+    pub fn gather_rounded(&mut self, from: &Activations, rows: impl ExactSizeIterator<Item = usize>) {
+        assert!(from.rounded, "there is no rounding to be copied");
+        (self.rows, self.cols, self.rounded) = (rows.len(), from.cols, true);
+        self.q8.grow(self.rows * self.cols / BLOCK);
+        for (to, r) in self.q8.rows_mut(from.cols / BLOCK).zip(rows) {
+            let row = from.q8(r);
+            to.q.copy_from_slice(row.q);
+            to.scale.copy_from_slice(row.scale);
+            to.sum.copy_from_slice(row.sum);
+            to.total.copy_from_slice(row.total);
+            to.halves.copy_from_slice(row.halves);
         }
     }
 }
@@ -198,7 +211,7 @@ mod tests {
     fn check(x: &[f32]) {
         let round = |quantize: &dyn Fn(&mut Q8RowMut<'_>)| {
             let mut rounded = Rounded::default();
-            rounded.resize(x.len() / BLOCK);
+            rounded.grow(x.len() / BLOCK);
             rounded.rows_mut(x.len() / BLOCK).for_each(|mut row| quantize(&mut row));
             let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             (rounded.q, bits(&rounded.scale), bits(&rounded.sum), rounded.total, rounded.halves)

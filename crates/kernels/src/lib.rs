@@ -23,6 +23,7 @@ mod lanes;
 pub mod math;
 pub mod matmul;
 pub mod ops;
+pub mod scratch;
 mod sync;
 mod team;
 mod wide;

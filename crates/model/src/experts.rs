@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use calypte_checkpoint::ExpertMatrix;
 use calypte_checkpoint::arch::Activation;
 use calypte_kernels::matmul::matmul_serial;
+use calypte_kernels::scratch::grow;
 use calypte_kernels::{Activations, Precision, Team, matmul, ops};
 use calypte_quant::Matrix;
 use calypte_residency::Lease;
@@ -76,10 +77,17 @@ impl Experts {
         let Scratch { input, inner, up } = scratch;
         let [gate_matrix, up_matrix, down_matrix] = self.matrices;
         let (n, width) = (job.rows.len(), gate_matrix.rows);
-        input.gather(x, job.rows.iter().map(|row| *row as usize));
+        let rows = job.rows.iter().map(|row| *row as usize);
+        let all_rounded =
+            precision == Precision::Int8 && gate_matrix.dtype.is_integer() && up_matrix.dtype.is_integer();
+        match all_rounded {
+            true => input.gather_rounded(x, rows),
+            false => input.gather(x, rows),
+        }
         let gate = inner.fill(n, width);
         self.product(team, precision, 0, job.lease, input, gate);
-        up.resize(n * up_matrix.rows, 0.0);
+        grow(up, n * up_matrix.rows);
+        let up = &mut up[..n * up_matrix.rows];
         self.product(team, precision, 1, job.lease, input, up);
         activate(self.activation, gate, up);
         if down_matrix.dtype.is_integer() && precision == Precision::Int8 && team.is_none() {

@@ -8,9 +8,9 @@ use calypte_quant::reference::LANES;
 use super::Query;
 use super::cache::{BLOCK_POSITIONS, Cached};
 use super::steps::{
-    Scaled, TOGETHER_MAX, Tile, Together, for_each_together, grow, mix, row_numbers, score, tile_numbers,
-    weigh,
+    Scaled, TOGETHER_MAX, Tile, Together, for_each_together, mix, row_numbers, score, tile_numbers, weigh,
 };
+use crate::scratch::grow;
 use crate::{Isa, Team};
 
 /// Queries that go over the cache together at least, however long the list is.

@@ -5,10 +5,10 @@ use calypte_quant::reference::LANES;
 use super::Query;
 use super::cache::Cached;
 use super::steps::{
-    Scaled, TOGETHER_MAX, Tile, Together, for_each_together, grow, mix, row_numbers, score, tile_numbers,
-    weigh,
+    Scaled, TOGETHER_MAX, Tile, Together, for_each_together, mix, row_numbers, score, tile_numbers, weigh,
 };
 use crate::Isa;
+use crate::scratch::grow;
 
 /// Queries that go over the cache together at least, however long the list is.
 const TOGETHER_MIN: usize = 8;

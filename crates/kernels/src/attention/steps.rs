@@ -10,6 +10,8 @@ use super::exact::{factor, power_factor};
 use super::multiply::{Product, Strided, multiply};
 use super::{Query, Visible};
 use crate::isa::for_each_isa;
+use crate::scratch::grow;
+use crate::wide::{Wide, for_each_wide};
 use crate::{Isa, math, ops::max_or_nan};
 
 /// Queries that go over the cache together at most.
@@ -20,13 +22,6 @@ const ROWS: usize = 6;
 /// Numbers of a row of scores: whole tiles, room for whole vectors from any first key on, and behind them for one number more.
 pub(super) fn row_numbers(positions: usize) -> usize {
     positions.next_multiple_of(TILE) + TILE
-}
-
-/// Room for so many numbers, whatever they are.
-pub(super) fn grow(scratch: &mut Vec<f32>, numbers: usize) {
-    if scratch.len() < numbers {
-        scratch.resize(numbers, 0.0);
-    }
 }
 
 /// Whether two queries can go over one list of keys: two ranges, over one that covers both; two selections, if they are the
@@ -260,37 +255,53 @@ pub(super) fn weigh(
     // Scores of keys that it does not see take no part, and the rest is whole vectors.
     let end = part.start + part.len().next_multiple_of(LANES);
     scores[part.end..end].fill(f32::NEG_INFINITY);
-    weigh_isa(isa, &mut scores[part.start..end], sink, values.exact())
+    let (scores, _) = scores[part.start..end].as_chunks_mut();
+    let max = weigh_isa(isa, scores, sink, values.exact());
+    let mut sums = [0.0; LANES];
+    add_up(isa, scores, &mut sums);
+    reduce(sums) + sink.map_or(0.0, |s| math::exp(s - max))
 }
 
-for_each_isa! { fn weigh_isa(scores: &mut [f32], sink: Option<f32>, exact: bool) -> f32 = weigh_body }
+for_each_isa! { fn weigh_isa(scores: &mut [[f32; LANES]], sink: Option<f32>, exact: bool) -> f32 = weigh_body }
 
-/// Scores to weights, and the sum of these, to which a sink adds its share. Scores are whole vectors.
+/// Scores to weights; returns the largest score, that of the sink among them.
 #[inline(always)]
-fn weigh_body(scores: &mut [f32], sink: Option<f32>, exact: bool) -> f32 {
+fn weigh_body(scores: &mut [[f32; LANES]], sink: Option<f32>, exact: bool) -> f32 {
+    let scores = scores.as_flattened_mut();
     let max = max_or_nan(scores, sink.unwrap_or(f32::NEG_INFINITY));
-    let (scores, _) = scores.as_chunks_mut::<LANES>();
-    // Two loops, or the sums are not vectorised.
     if !exact {
-        for s in scores.as_flattened_mut() {
+        for s in scores {
             *s = math::exp(*s - max);
         }
     } else if max.is_finite() {
-        for s in scores.as_flattened_mut() {
+        for s in scores {
             *s = power_factor(*s - max);
         }
     } else {
-        for s in scores.as_flattened_mut() {
+        for s in scores {
             *s = factor(math::exp(*s - max));
         }
     }
-    let mut lanes = [0f32; LANES];
-    for chunk in &*scores {
-        for j in 0..LANES {
-            lanes[j] += chunk[j];
+    max
+}
+
+for_each_wide! { fn add_up(rows: &[[f32; LANES]], sums: &mut [f32; LANES]) = add_up_body }
+
+/// The sum of some vectors. With vectors of the tier: of a plain loop the compiler makes odd ones once it has seen the tree that
+/// [`reduce`] adds the lanes up in.
+///
+/// # Safety
+/// The processor must have the instructions of `W`.
+#[inline(always)]
+unsafe fn add_up_body<W: Wide>(rows: &[[f32; LANES]], sums: &mut [f32; LANES]) {
+    // SAFETY: all of these are sixteen numbers; the rest is promised by the caller.
+    unsafe {
+        let mut sum = W::splat(0.0);
+        for row in rows {
+            sum = sum.add(W::load(row.as_ptr()));
         }
+        sum.store(sums.as_mut_ptr());
     }
-    reduce(lanes) + sink.map_or(0.0, |s| math::exp(s - max))
 }
 
 /// `mixed[n] = Σ weight · value` over the values that query n sees, rows of `mixed` being whole vectors. Rows of `weights` start
