@@ -13,6 +13,7 @@ use calypte_quant::{Matrix, with_float_format, with_int_format};
 
 use crate::isa::for_each_isa;
 use crate::team::SendPtr;
+use crate::wide::{Wide, for_each_wide};
 use crate::{Activations, Isa, Precision, Team};
 
 /// Activation rows that share one unpacking of a weight block: as many accumulators as stay in registers.
@@ -129,7 +130,7 @@ unsafe fn rows_into(
 for_each_isa! {
     fn int_rows[F: IntFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = int_rows_body
 }
-for_each_isa! {
+for_each_wide! {
     fn float_rows[F: FloatFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = float_rows_body
 }
 for_each_isa! {
@@ -163,30 +164,85 @@ fn int_rows_body<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activatio
     }
 }
 
+/// # Safety
+/// The processor must have the instructions of `W`; `out` as in [`rows_into`].
 #[inline(always)]
-fn float_rows_body<F: FloatFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
-    let mut row = 0;
-    while row < x.rows() {
-        let n = (x.rows() - row).min(TILE);
-        if n == TILE {
-            let tile: [&[f32]; TILE] = [x.row(row), x.row(row + 1), x.row(row + 2), x.row(row + 3)];
-            for i in rows.clone() {
-                let acc = float_dot::<F, TILE>(w.row(i), &tile);
-                for t in 0..TILE {
-                    // SAFETY: row + t < x.rows() and i is in `rows`; see `rows_into`.
-                    unsafe { out.put(row + t, i, acc[t]) };
+unsafe fn float_rows_body<W: Wide, F: FloatFormat>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Activations,
+    out: Out,
+) {
+    let mut x_row = 0;
+    while x_row < x.rows() {
+        let x_rows = if x.rows() - x_row >= TILE { TILE } else { 1 };
+        let mut row = rows.start;
+        while row < rows.end {
+            let together = if W::ACCUMULATORS >= LANES && rows.end - row >= TILE { TILE } else { 1 };
+            // SAFETY: as many rows are left; the rest is promised by the caller.
+            unsafe {
+                match (together, x_rows) {
+                    (TILE, TILE) => float_tile::<W, F, TILE, TILE>(w, row, x, x_row, out),
+                    (TILE, _) => float_tile::<W, F, TILE, 1>(w, row, x, x_row, out),
+                    (_, TILE) => float_tile::<W, F, 1, TILE>(w, row, x, x_row, out),
+                    _ => float_tile::<W, F, 1, 1>(w, row, x, x_row, out),
                 }
             }
-        } else {
-            for t in 0..n {
-                let one = [x.row(row + t)];
-                for i in rows.clone() {
-                    // SAFETY: as above.
-                    unsafe { out.put(row + t, i, float_dot::<F, 1>(w.row(i), &one)[0]) };
+            row += together;
+        }
+        x_row += x_rows;
+    }
+}
+
+/// Dot products of R rows of weights from `row` on with N rows of activations from `x_row` on. Sums are vectors of the tier: arrays
+/// the compiler would keep in memory once it has seen the tree that they are added up in.
+///
+/// # Safety
+/// As [`float_rows_body`]; the rows must be there.
+#[inline(always)]
+unsafe fn float_tile<W: Wide, F: FloatFormat, const R: usize, const N: usize>(
+    w: &Matrix<'_>,
+    row: usize,
+    x: &Activations,
+    x_row: usize,
+    out: Out,
+) {
+    const { assert!(R * N <= LANES) };
+    let (cols, whole) = (x.cols(), x.cols() / LANES * LANES);
+    let weights: [&[u8]; R] = std::array::from_fn(|r| w.row(row + r));
+    let values: [&[f32]; N] = std::array::from_fn(|n| x.row(x_row + n));
+    // SAFETY: vectors are read inside the rows; the rest is promised by the caller.
+    unsafe {
+        // Sum of row r and activation row n at N · r + n.
+        let mut sums = [W::splat(0.0); LANES];
+        for at in (0..whole).step_by(LANES) {
+            let mut of_weights = [W::splat(0.0); R];
+            for r in 0..R {
+                of_weights[r] = W::load(F::lanes(weights[r], at / LANES).as_ptr());
+            }
+            for n in 0..N {
+                let value = W::load(values[n].as_ptr().add(at));
+                for r in 0..R {
+                    sums[N * r + n] = sums[N * r + n].add(of_weights[r].mul(value));
                 }
             }
         }
-        row += n;
+        let mut results = [0f32; LANES];
+        if whole == cols && R * N == LANES {
+            W::reduce(&sums).store(results.as_mut_ptr());
+        } else {
+            for i in 0..R * N {
+                let mut lanes = [0f32; LANES];
+                sums[i].store(lanes.as_mut_ptr());
+                for at in whole..cols {
+                    lanes[at % LANES] += F::value(weights[i / N], at) * values[i % N][at];
+                }
+                results[i] = reduce(lanes);
+            }
+        }
+        for i in 0..R * N {
+            out.put(x_row + i % N, row + i / N, results[i]);
+        }
     }
 }
 
@@ -241,36 +297,6 @@ fn int_dot<F: IntFormat, const N: usize>(row: &[u8], x: &[Q8Row<'_>; N]) -> [f32
         }
     }
     acc
-}
-
-#[inline(always)]
-fn float_dot<F: FloatFormat, const N: usize>(row: &[u8], x: &[&[f32]; N]) -> [f32; N] {
-    let cols = x[0].len();
-    let mut acc = [[0f32; LANES]; N];
-    for c in 0..cols / LANES {
-        let w = F::lanes(row, c);
-        for t in 0..N {
-            let x: &[f32; LANES] = x[t][c * LANES..(c + 1) * LANES].try_into().expect("whole lanes");
-            acc[t] = multiply_add(acc[t], &w, x);
-        }
-    }
-    for i in cols / LANES * LANES..cols {
-        for t in 0..N {
-            acc[t][i % LANES] += F::value(row, i) * x[t][i];
-        }
-    }
-    acc.map(reduce)
-}
-
-/// `acc + w · x` in each lane, rounded twice. A value, not sums in place: of those the compiler makes odd vectors once it
-/// has seen the tree that [`reduce`] sums them in.
-#[inline(always)]
-fn multiply_add(acc: [f32; LANES], w: &[f32; LANES], x: &[f32; LANES]) -> [f32; LANES] {
-    let mut sums = [0f32; LANES];
-    for j in 0..LANES {
-        sums[j] = acc[j] + w[j] * x[j];
-    }
-    sums
 }
 
 #[inline(always)]

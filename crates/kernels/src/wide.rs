@@ -65,44 +65,46 @@ pub(crate) trait Wide: Copy {
     unsafe fn reduce(all: &[Self; LANES]) -> Self;
 }
 
-/// Declares `fn $name(isa, args…)` that runs `$body::<W>(args…)` with the vectors of the given tier, compiled for it.
+/// Declares `fn $name(isa, args…)` that runs `$body::<W>(args…)` with the vectors of the given tier, compiled for it. A type
+/// parameter, where there is one, is written `[F: Bound]` and follows W.
 macro_rules! for_each_wide {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident ($($arg:ident : $ty:ty),* $(,)?) = $body:ident) => {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident $([$gen:ident : $bound:path])?
+        ($($arg:ident : $ty:ty),* $(,)?) = $body:ident) => {
         $(#[$meta])*
-        $vis fn $name(isa: $crate::Isa, $($arg: $ty),*) {
+        $vis fn $name $(<$gen: $bound>)? (isa: $crate::Isa, $($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma,f16c")]
-                fn avx2($($arg: $ty),*) {
+                fn avx2 $(<$gen: $bound>)? ($($arg: $ty),*) {
                     // SAFETY: this function runs only where AVX2 is.
-                    unsafe { $body::<$crate::wide::Avx2Floats>($($arg),*) }
+                    unsafe { $body::<$crate::wide::Avx2Floats $(, $gen)?>($($arg),*) }
                 }
                 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2")]
-                fn avx512($($arg: $ty),*) {
+                fn avx512 $(<$gen: $bound>)? ($($arg: $ty),*) {
                     // SAFETY: this function runs only where AVX-512 is.
-                    unsafe { $body::<$crate::wide::Avx512Floats>($($arg),*) }
+                    unsafe { $body::<$crate::wide::Avx512Floats $(, $gen)?>($($arg),*) }
                 }
                 match isa {
                     // SAFETY: a tier above `Scalar` is only ever made by `Isa::available`, which asked the processor.
-                    $crate::Isa::Avx512 => return unsafe { avx512($($arg),*) },
+                    $crate::Isa::Avx512 => return unsafe { avx512 $(::<$gen>)? ($($arg),*) },
                     // SAFETY: as above.
-                    $crate::Isa::Avx2 => return unsafe { avx2($($arg),*) },
+                    $crate::Isa::Avx2 => return unsafe { avx2 $(::<$gen>)? ($($arg),*) },
                     _ => {}
                 }
             }
             #[cfg(target_arch = "aarch64")]
             if isa != $crate::Isa::Scalar {
                 // SAFETY: NEON is part of AArch64.
-                return unsafe { $body::<$crate::wide::NeonFloats>($($arg),*) };
+                return unsafe { $body::<$crate::wide::NeonFloats $(, $gen)?>($($arg),*) };
             }
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
             if isa != $crate::Isa::Scalar {
                 // SAFETY: all of the program is compiled for SIMD128.
-                return unsafe { $body::<$crate::wide::Simd128Floats>($($arg),*) };
+                return unsafe { $body::<$crate::wide::Simd128Floats $(, $gen)?>($($arg),*) };
             }
             let _ = isa;
             // SAFETY: plain Rust needs no instructions.
-            unsafe { $body::<$crate::wide::PortableFloats>($($arg),*) }
+            unsafe { $body::<$crate::wide::PortableFloats $(, $gen)?>($($arg),*) }
         }
     };
 }
