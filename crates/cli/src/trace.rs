@@ -110,9 +110,7 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
     let mut trace = routes.0.finish();
     trace.fingerprint = engine.catalog().fingerprint;
     trace.budget_bytes = engine.budget().expert_bytes;
-    if args.engine.predictor != Predictor::none() {
-        trace.predictor = args.engine.predictor.to_string();
-    }
+    trace.predictor = engine.predictor().map(Predictor::to_string).unwrap_or_default();
     file.finish(&trace)?;
     if stop == Stop::Cancelled {
         // What was recorded until then is complete and written.

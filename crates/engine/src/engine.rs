@@ -20,7 +20,7 @@ use crate::disk::Reads;
 use crate::learning::{Counting, Learning};
 use crate::pressure::Pressure;
 use crate::recorded::StepBegun;
-use crate::{EngineError, Options, Session};
+use crate::{EngineError, Options, Predictor, Session};
 
 /// Told how the opening of a model goes.
 pub trait Opening {
@@ -59,6 +59,14 @@ impl Loading for Progress<'_> {
     fn loaded(&mut self, bytes: u64) {
         self.done += bytes;
         self.opening.weights(self.done, self.total);
+    }
+}
+
+/// What guesses. Where everything stays in memory there is nothing to guess.
+fn lookahead(budget: &Budget, options: &Options) -> Lookahead {
+    match budget.expert_bytes < budget.expert_bytes_whole {
+        true => options.predictor.make(options.prefetch),
+        false => Lookahead::default(),
     }
 }
 
@@ -107,9 +115,6 @@ impl Engine {
         let mut progress = Progress { opening, done: 0, total };
         let model = Model::load(&catalog, &mut disk, &mut progress).map_err(EngineError::Load)?;
         let mut experts = ExpertCache::new(expert_layers(&catalog), budget.expert_bytes, policy, disk)?;
-        // Where everything stays in memory there is nothing to guess.
-        let streams = budget.expert_bytes < budget.expert_bytes_whole;
-        let lookahead = if streams { options.predictor.make(options.prefetch) } else { Lookahead::default() };
         let learning = Learning::open(&catalog, options);
         let pressure = budget
             .reserve_bytes
@@ -119,7 +124,7 @@ impl Engine {
             experts.remember(&usage);
         }
         Ok(Engine {
-            lookahead,
+            lookahead: lookahead(&budget, options),
             learning,
             pressure,
             team: Team::new(options.threads()),
@@ -137,6 +142,11 @@ impl Engine {
     /// What the files hold.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
+    }
+
+    /// The predictor that guesses, if one does.
+    pub fn predictor(&self) -> Option<&Predictor> {
+        self.lookahead.is_on().then_some(&self.options.predictor)
     }
 
     /// How memory was divided.
@@ -185,6 +195,9 @@ impl Engine {
             tracing::warn!(from = self.budget.expert_bytes, to = left, "the expert cache gave memory back");
             self.budget.expert_bytes = left;
             self.budget.reason = "shrunk while running".to_owned();
+        }
+        if !self.lookahead.is_on() {
+            self.lookahead = lookahead(&self.budget, &self.options);
         }
     }
 

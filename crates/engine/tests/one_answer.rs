@@ -133,6 +133,7 @@ fn a_shrunk_cache() {
         {
             engine.shrink(asked);
             assert_eq!(engine.budget().expert_bytes, left, "asked for {asked}");
+            assert_eq!(engine.predictor().is_some(), left < whole, "there is something to guess at {left}");
             let scoring = engine.score(&prompt, &mut |_| {}, &mut |_, _| {}, &mut (), &never());
             assert!(
                 scoring.unwrap_or_else(|e| panic!("{e}")).logits_sha256 == want.0,

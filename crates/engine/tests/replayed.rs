@@ -73,9 +73,7 @@ fn record(
     }
     let mut trace = routes.0.finish();
     trace.budget_bytes = engine.budget().expert_bytes;
-    if *predictor != Predictor::none() {
-        trace.predictor = predictor.to_string();
-    }
+    trace.predictor = engine.predictor().map(Predictor::to_string).unwrap_or_default();
     let stats = engine.cache_stats();
     let count = |what| log.events().iter().filter(|event| event.what == what).count() as u64;
     assert_eq!(
@@ -147,4 +145,7 @@ fn recorded_guesses_do_what_they_did() {
         }
         check("glm_moe_dsa-a", policy, "learned", Size::Percent(60.0), 3);
     }
+    // Where everything stays in memory nobody is asked, and the trace names nobody.
+    let (_, trace) = record("qwen3_moe-a", policy::DEFAULT, &Predictor::default(), Size::All, 1);
+    assert_eq!(trace.predictor, "");
 }

@@ -78,6 +78,11 @@ impl Lookahead {
         Lookahead { predictor: Some(Calibrated::new(predictor)), layers, read, ..Lookahead::default() }
     }
 
+    /// Whether there is a predictor.
+    pub fn is_on(&self) -> bool {
+        self.predictor.is_some()
+    }
+
     /// What comes has nothing to do with what was.
     pub fn sequence_begins(&mut self) {
         if let Some(predictor) = &mut self.predictor {
