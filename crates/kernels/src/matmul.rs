@@ -5,16 +5,18 @@
 //! unpacked once and meets up to `TILE` activation rows. Each output element is the canonical sequence of
 //! [`calypte_quant::reference`], whatever the way.
 
+mod floats;
+
 use std::ops::Range;
 
-use calypte_quant::formats::{BLOCK, FloatFormat, IntFormat};
+use calypte_quant::formats::{BLOCK, IntFormat};
 use calypte_quant::reference::{LANES, Q8Row, reduce};
 use calypte_quant::{Matrix, with_float_format, with_int_format};
 
 use crate::isa::for_each_isa;
 use crate::team::SendPtr;
-use crate::wide::{Wide, for_each_wide};
 use crate::{Activations, Isa, Precision, Team};
+use floats::float_rows;
 
 /// Activation rows that share one unpacking of a weight block: as many accumulators as stay in registers.
 const TILE: usize = 4;
@@ -33,24 +35,103 @@ const TASKS_PER_THREAD: usize = 4;
 /// Integer weights take the int8 activations ([`Activations::quantize`] is called if it was not yet), unless
 /// `precision` says otherwise.
 pub fn matmul(team: &Team, precision: Precision, w: &Matrix<'_>, x: &mut Activations, out: &mut [f32]) {
-    if w.dtype.is_integer() && precision == Precision::Int8 {
+    matmul_all(team, precision, [w], x, [out]);
+}
+
+/// [`matmul`] of several matrices that read one input, as one job of the team, so that nobody waits in between.
+pub fn matmul_all<const N: usize>(
+    team: &Team,
+    precision: Precision,
+    w: [&Matrix<'_>; N],
+    x: &mut Activations,
+    out: [&mut [f32]; N],
+) {
+    if precision == Precision::Int8 && w.iter().any(|w| w.dtype.is_integer()) {
         x.quantize(team);
     }
     let x = &*x;
-    assert_eq!(w.cols, x.cols(), "a matrix of {} columns meets activations of width {}", w.cols, x.cols());
-    let out = &mut out[..w.rows * x.rows()];
-    let macs = w.rows * w.cols * x.rows();
+    for w in w {
+        assert_eq!(
+            w.cols,
+            x.cols(),
+            "a matrix of {} columns meets activations of width {}",
+            w.cols,
+            x.cols()
+        );
+    }
+    let mut out = out.into_iter().zip(w);
+    let out: [SendPtr<f32>; N] = std::array::from_fn(|_| {
+        let (out, w) = out.next().expect("as many outputs as matrices");
+        SendPtr(out[..w.rows * x.rows()].as_mut_ptr())
+    });
+    let step = rows_per_task(team, w.iter().map(|w| w.rows).sum(), x.cols(), x.rows());
+    let tasks = w.map(|w| w.rows.div_ceil(step));
+    team.run(tasks.iter().sum(), |mut task| {
+        let mut i = 0;
+        while task >= tasks[i] {
+            task -= tasks[i];
+            i += 1;
+        }
+        let rows = task * step..((task + 1) * step).min(w[i].rows);
+        // SAFETY: `rows_into` writes out[r · w.rows + i] for i in `rows` only, and the tasks' ranges are disjoint parts
+        // of 0..w.rows; the slices were checked above to hold w.rows × x.rows values.
+        unsafe { rows_into(Isa::get(), precision, w[i], rows, x, out[i]) };
+    });
+}
+
+/// `gate = finish(gates · x, ups · x)` for all rows of `x`, as one job of the team: a task computes the same rows of both matrices
+/// and finishes them, so that nobody waits in between. `finish(first, gate, up)` gets results number `first ..` of one row of `x`.
+///
+/// `[x.rows, gates.rows]` each; the matrices have one shape. Otherwise as [`matmul`].
+pub fn matmul_gated(
+    team: &Team,
+    precision: Precision,
+    [gates, ups]: [&Matrix<'_>; 2],
+    x: &mut Activations,
+    gate: &mut [f32],
+    up: &mut [f32],
+    finish: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+) {
+    if precision == Precision::Int8 && (gates.dtype.is_integer() || ups.dtype.is_integer()) {
+        x.quantize(team);
+    }
+    let x = &*x;
+    assert_eq!([gates.rows, gates.cols], [ups.rows, ups.cols], "gate and up have different shapes");
+    assert_eq!(
+        gates.cols,
+        x.cols(),
+        "matrices of {} columns meet activations of width {}",
+        gates.cols,
+        x.cols()
+    );
+    let width = gates.rows;
+    let (gate, up) = (&mut gate[..width * x.rows()], &mut up[..width * x.rows()]);
+    let step = rows_per_task(team, width, 2 * gates.cols, x.rows());
+    let (gate, up) = (SendPtr(gate.as_mut_ptr()), SendPtr(up.as_mut_ptr()));
+    team.run(width.div_ceil(step), |task| {
+        let rows = task * step..((task + 1) * step).min(width);
+        // SAFETY: columns `rows` of both outputs are this task's alone, as in `matmul`, and both were checked above to hold
+        // width × x.rows values.
+        unsafe {
+            rows_into(Isa::get(), precision, gates, rows.clone(), x, gate);
+            rows_into(Isa::get(), precision, ups, rows.clone(), x, up);
+            for r in 0..x.rows() {
+                let of = |out: SendPtr<f32>| {
+                    std::slice::from_raw_parts_mut(out.get().add(r * width + rows.start), rows.len())
+                };
+                finish(rows.start, of(gate), of(up));
+            }
+        }
+    });
+}
+
+/// Rows of weights that one task multiplies with all rows of activations.
+fn rows_per_task(team: &Team, rows: usize, cols: usize, x_rows: usize) -> usize {
+    let macs = rows * cols * x_rows;
     let tasks = if macs < PARALLEL_MACS_MIN { 1 } else { team.threads() * TASKS_PER_THREAD };
     // Whole vectors of rows, so that no task ends in the middle of one; two, where two make a tile of a panel.
-    let together = if x.rows() < PANEL_X_ROWS_MIN { LANES } else { 2 * LANES };
-    let step = w.rows.div_ceil(tasks.min(w.rows.max(1))).next_multiple_of(together).max(1);
-    let out = SendPtr(out.as_mut_ptr());
-    team.run(w.rows.div_ceil(step), |task| {
-        let rows = task * step..((task + 1) * step).min(w.rows);
-        // SAFETY: `rows_into` writes out[r · w.rows + i] for i in `rows` only, and the tasks' ranges are disjoint parts
-        // of 0..w.rows; the slice was checked above to hold w.rows × x.rows values.
-        unsafe { rows_into(Isa::get(), precision, w, rows, x, out) };
-    });
+    let together = if x_rows < PANEL_X_ROWS_MIN { LANES } else { 2 * LANES };
+    rows.div_ceil(tasks.min(rows.max(1))).next_multiple_of(together).max(1)
 }
 
 /// [`matmul`] on the calling thread alone, for use inside a task. `x` must be quantised already if `w` asks for it.
@@ -130,9 +211,6 @@ unsafe fn rows_into(
 for_each_isa! {
     fn int_rows[F: IntFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = int_rows_body
 }
-for_each_wide! {
-    fn float_rows[F: FloatFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = float_rows_body
-}
 for_each_isa! {
     fn int_f32_rows[F: IntFormat](w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) = int_f32_rows_body
 }
@@ -161,88 +239,6 @@ fn int_rows_body<F: IntFormat>(w: &Matrix<'_>, rows: Range<usize>, x: &Activatio
             }
         }
         row += n;
-    }
-}
-
-/// # Safety
-/// The processor must have the instructions of `W`; `out` as in [`rows_into`].
-#[inline(always)]
-unsafe fn float_rows_body<W: Wide, F: FloatFormat>(
-    w: &Matrix<'_>,
-    rows: Range<usize>,
-    x: &Activations,
-    out: Out,
-) {
-    let mut x_row = 0;
-    while x_row < x.rows() {
-        let x_rows = if x.rows() - x_row >= TILE { TILE } else { 1 };
-        let mut row = rows.start;
-        while row < rows.end {
-            let together = if W::ACCUMULATORS >= LANES && rows.end - row >= TILE { TILE } else { 1 };
-            // SAFETY: as many rows are left; the rest is promised by the caller.
-            unsafe {
-                match (together, x_rows) {
-                    (TILE, TILE) => float_tile::<W, F, TILE, TILE>(w, row, x, x_row, out),
-                    (TILE, _) => float_tile::<W, F, TILE, 1>(w, row, x, x_row, out),
-                    (_, TILE) => float_tile::<W, F, 1, TILE>(w, row, x, x_row, out),
-                    _ => float_tile::<W, F, 1, 1>(w, row, x, x_row, out),
-                }
-            }
-            row += together;
-        }
-        x_row += x_rows;
-    }
-}
-
-/// Dot products of R rows of weights from `row` on with N rows of activations from `x_row` on. Sums are vectors of the tier: arrays
-/// the compiler would keep in memory once it has seen the tree that they are added up in.
-///
-/// # Safety
-/// As [`float_rows_body`]; the rows must be there.
-#[inline(always)]
-unsafe fn float_tile<W: Wide, F: FloatFormat, const R: usize, const N: usize>(
-    w: &Matrix<'_>,
-    row: usize,
-    x: &Activations,
-    x_row: usize,
-    out: Out,
-) {
-    const { assert!(R * N <= LANES) };
-    let (cols, whole) = (x.cols(), x.cols() / LANES * LANES);
-    let weights: [&[u8]; R] = std::array::from_fn(|r| w.row(row + r));
-    let values: [&[f32]; N] = std::array::from_fn(|n| x.row(x_row + n));
-    // SAFETY: vectors are read inside the rows; the rest is promised by the caller.
-    unsafe {
-        // Sum of row r and activation row n at N · r + n.
-        let mut sums = [W::splat(0.0); LANES];
-        for at in (0..whole).step_by(LANES) {
-            let mut of_weights = [W::splat(0.0); R];
-            for r in 0..R {
-                of_weights[r] = W::load(F::lanes(weights[r], at / LANES).as_ptr());
-            }
-            for n in 0..N {
-                let value = W::load(values[n].as_ptr().add(at));
-                for r in 0..R {
-                    sums[N * r + n] = sums[N * r + n].add(of_weights[r].mul(value));
-                }
-            }
-        }
-        let mut results = [0f32; LANES];
-        if whole == cols && R * N == LANES {
-            W::reduce(&sums).store(results.as_mut_ptr());
-        } else {
-            for i in 0..R * N {
-                let mut lanes = [0f32; LANES];
-                sums[i].store(lanes.as_mut_ptr());
-                for at in whole..cols {
-                    lanes[at % LANES] += F::value(weights[i / N], at) * values[i % N][at];
-                }
-                results[i] = reduce(lanes);
-            }
-        }
-        for i in 0..R * N {
-            out.put(x_row + i % N, row + i / N, results[i]);
-        }
     }
 }
 
@@ -442,6 +438,73 @@ mod tests {
             ] {
                 check(dtype, rows, blocks * unit, x_rows, Precision::Int8);
                 check(dtype, rows, blocks * unit, x_rows, Precision::F32);
+            }
+        }
+    }
+
+    /// Several products of one input, as one job or one by one, give the same bits.
+    #[test]
+    fn products_of_one_input_do_not_mix() {
+        let (cols, mut noise) = (256, Noise(11));
+        let shapes = [(DType::Q4K, 97), (DType::Q6K, 33), (DType::F32, 0), (DType::F16, 5)];
+        let bytes = shapes.map(|(dtype, rows)| random_weights(dtype, rows, cols, &mut noise));
+        let w: [Matrix<'_>; 4] = std::array::from_fn(|i| {
+            Matrix::new(shapes[i].0, shapes[i].1, cols, &bytes[i]).expect("the shape fits")
+        });
+        for (x_rows, threads) in [(1, 1), (1, 3), (6, 2), (40, 5)] {
+            let mut x = Activations::new();
+            x.fill(x_rows, cols).iter_mut().for_each(|v| *v = noise.unit());
+            let team = Team::new(threads);
+            let mut want = shapes.map(|(_, rows)| vec![f32::NAN; rows * x_rows]);
+            for (w, want) in w.iter().zip(&mut want) {
+                matmul(&team, Precision::Int8, w, &mut x, want);
+            }
+            let mut got = shapes.map(|(_, rows)| vec![f32::NAN; rows * x_rows]);
+            let out = got.each_mut().map(|got| got.as_mut_slice());
+            matmul_all(&team, Precision::Int8, w.each_ref(), &mut x, out);
+            assert!(got == want, "{x_rows} rows, {threads} threads");
+        }
+    }
+
+    /// Both products and what finishes them, one job or three, give the same bits.
+    #[test]
+    fn a_gated_pair_is_two_products_and_a_pass_over_them() {
+        for (dtypes, rows, x_rows) in [
+            ([DType::Q4_0, DType::Q4_0], 300, 1),
+            ([DType::Q4K, DType::Q6K], 70, 7),
+            ([DType::F32, DType::Q8_0], 33, 3),
+            ([DType::BF16, DType::F16], 1, 2),
+        ] {
+            let (cols, mut noise) = (512, Noise(7));
+            let bytes = dtypes.map(|dtype| random_weights(dtype, rows, cols, &mut noise));
+            let w = [0, 1].map(|i| Matrix::new(dtypes[i], rows, cols, &bytes[i]).expect("the shape fits"));
+            let mut x = Activations::new();
+            x.fill(x_rows, cols).iter_mut().for_each(|v| *v = noise.unit());
+            let biases: Vec<f32> = (0..rows).map(|_| noise.unit()).collect();
+            for (precision, threads) in [(Precision::Int8, 1), (Precision::Int8, 3), (Precision::F32, 2)] {
+                let team = Team::new(threads);
+                let (mut want, mut up) = (vec![0f32; rows * x_rows], vec![0f32; rows * x_rows]);
+                matmul(&team, precision, &w[0], &mut x, &mut want);
+                matmul(&team, precision, &w[1], &mut x, &mut up);
+                for (i, (gate, up)) in want.iter_mut().zip(&up).enumerate() {
+                    *gate = *gate * up + biases[i % rows];
+                }
+                let (mut got, mut up) = (vec![f32::NAN; rows * x_rows], vec![f32::NAN; rows * x_rows]);
+                matmul_gated(
+                    &team,
+                    precision,
+                    [&w[0], &w[1]],
+                    &mut x,
+                    &mut got,
+                    &mut up,
+                    |first, gate, up| {
+                        for (i, (gate, up)) in gate.iter_mut().zip(up).enumerate() {
+                            *gate = *gate * *up + biases[first + i];
+                        }
+                    },
+                );
+                let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&got), bits(&want), "{dtypes:?} {rows}, {x_rows} rows, {threads} threads");
             }
         }
     }

@@ -5,13 +5,12 @@ use std::cell::RefCell;
 use calypte_checkpoint::ExpertMatrix;
 use calypte_checkpoint::arch::Activation;
 use calypte_kernels::matmul::matmul_serial;
-use calypte_kernels::scratch::grow;
 use calypte_kernels::{Activations, Precision, Team, matmul, ops};
 use calypte_quant::Matrix;
 use calypte_residency::Lease;
 
 use crate::Compute;
-use crate::mlp::activate;
+use crate::mlp::Pair;
 
 /// From so many experts per thread on, every expert is one task: nothing has to be waited for in between, and the threads
 /// are never idle for longer than one expert takes.
@@ -75,47 +74,44 @@ impl Experts {
         scratch: &mut Scratch,
     ) {
         let Scratch { input, inner, up } = scratch;
-        let [gate_matrix, up_matrix, down_matrix] = self.matrices;
-        let (n, width) = (job.rows.len(), gate_matrix.rows);
+        let [gates, ups, downs] = self.of(job.lease);
+        let [gate_bias, up_bias, down_bias] = self.biases_of(job.lease);
         let rows = job.rows.iter().map(|row| *row as usize);
-        let all_rounded =
-            precision == Precision::Int8 && gate_matrix.dtype.is_integer() && up_matrix.dtype.is_integer();
-        match all_rounded {
+        let rounded = precision == Precision::Int8;
+        match rounded && gates.dtype.is_integer() && ups.dtype.is_integer() {
             true => input.gather_rounded(x, rows),
             false => input.gather(x, rows),
         }
-        let gate = inner.fill(n, width);
-        self.product(team, precision, 0, job.lease, input, gate);
-        grow(up, n * up_matrix.rows);
-        let up = &mut up[..n * up_matrix.rows];
-        self.product(team, precision, 1, job.lease, input, up);
-        activate(self.activation, gate, up);
-        if down_matrix.dtype.is_integer() && precision == Precision::Int8 && team.is_none() {
-            inner.quantize_serial();
+        let pair = Pair { matrices: [gates, ups], biases: [gate_bias, up_bias], activation: self.activation };
+        pair.apply(team, precision, input, inner, up);
+        match team {
+            Some(team) => matmul(team, precision, &downs, inner, job.out),
+            None => {
+                if rounded && downs.dtype.is_integer() {
+                    inner.quantize_serial();
+                }
+                matmul_serial(precision, &downs, inner, job.out);
+            }
         }
-        self.product(team, precision, 2, job.lease, inner, job.out);
+        if let Some(bias) = down_bias {
+            ops::add_to_rows(job.out, bias);
+        }
     }
 
-    /// `out = matrix(x) + bias` of gate (0), up (1) or down (2).
-    fn product(
-        &self,
-        team: Option<&Team>,
-        precision: Precision,
-        part: usize,
-        lease: &Lease,
-        x: &mut Activations,
-        out: &mut [f32],
-    ) {
-        let ExpertMatrix { dtype, rows, cols } = self.matrices[part];
-        let bytes = [lease.gate(), lease.up(), lease.down()][part];
-        let matrix = Matrix { dtype, rows, cols, bytes };
-        match team {
-            Some(team) => matmul(team, precision, &matrix, x, out),
-            None => matmul_serial(precision, &matrix, x, out),
-        }
-        if let Some(biases) = &self.biases {
-            let start = lease.expert as usize * rows;
-            ops::add_to_rows(out, &biases[part][start..start + rows]);
-        }
+    /// Gate, up and down of an expert.
+    fn of<'a>(&self, lease: &'a Lease) -> [Matrix<'a>; 3] {
+        let bytes = [lease.gate(), lease.up(), lease.down()];
+        std::array::from_fn(|part| {
+            let ExpertMatrix { dtype, rows, cols } = self.matrices[part];
+            Matrix { dtype, rows, cols, bytes: bytes[part] }
+        })
+    }
+
+    /// What is added to their results.
+    fn biases_of(&self, lease: &Lease) -> [Option<&[f32]>; 3] {
+        std::array::from_fn(|part| {
+            let (rows, biases) = (self.matrices[part].rows, self.biases.as_ref()?);
+            Some(&biases[part][lease.expert as usize * rows..][..rows])
+        })
     }
 }

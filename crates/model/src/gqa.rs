@@ -80,9 +80,7 @@ impl Gqa {
         let (rows, dim, heads, kv_heads) =
             (x.rows(), self.shape.head_dim, self.shape.heads, self.shape.kv_heads);
         let MixerScratch { q, k, v, mixed, .. } = scratch;
-        self.q.apply(compute, x, q);
-        self.k.apply(compute, x, k);
-        self.v.apply(compute, x, v);
+        Linear::apply_all([&self.q, &self.k, &self.v], compute, x, [q, k, v]);
         // A row is normed and rotated by itself.
         compute.rows(q, heads * dim, |row, q| self.place(rotation, self.q_norm.as_deref(), row, q));
         compute.rows(k, kv_heads * dim, |row, k| self.place(rotation, self.k_norm.as_deref(), row, k));

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use calypte_checkpoint::{Catalog, Packing, Role, Tensor};
 use calypte_disk::{Disk, Extent, Loaded};
+use calypte_kernels::matmul::matmul_all;
 use calypte_kernels::{Activations, matmul, ops};
 use calypte_quant::arrange::Misfit;
 use calypte_quant::formats::E4M3_GROUP;
@@ -84,18 +85,30 @@ impl Linear {
         self.add_bias(out);
     }
 
-    /// [`Linear::apply`] into activations, for a result that is the input of the next matrix. They are also returned, to be
-    /// changed before they are.
-    pub fn apply_into<'a>(
-        &self,
+    /// [`Linear::apply`] of several that read one input.
+    pub fn apply_all<const N: usize>(
+        these: [&Linear; N],
         compute: &Compute<'_>,
         x: &mut Activations,
-        out: &'a mut Activations,
-    ) -> &'a mut [f32] {
-        let out = out.fill(x.rows(), self.weight.rows);
-        matmul(compute.team, compute.precision, &self.weight.matrix(), x, out);
-        self.add_bias(out);
-        out
+        mut out: [&mut Vec<f32>; N],
+    ) {
+        for (linear, out) in these.iter().zip(&mut out) {
+            out.resize(x.rows() * linear.weight.rows, 0.0);
+        }
+        let matrices = these.map(Linear::matrix);
+        let slices = out.each_mut().map(|out| out.as_mut_slice());
+        matmul_all(compute.team, compute.precision, matrices.each_ref(), x, slices);
+        these.iter().zip(out).for_each(|(linear, out)| linear.add_bias(out));
+    }
+
+    /// The matrix.
+    pub fn matrix(&self) -> Matrix<'_> {
+        self.weight.matrix()
+    }
+
+    /// What is added to its results.
+    pub fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_deref()
     }
 
     fn add_bias(&self, out: &mut [f32]) {
