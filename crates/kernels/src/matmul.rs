@@ -79,8 +79,9 @@ pub fn matmul_all<const N: usize>(
     });
 }
 
-/// `gate = finish(gates · x, ups · x)` for all rows of `x`, as one job of the team: a task computes the same rows of both matrices
-/// and finishes them, so that nobody waits in between. `finish(first, gate, up)` gets results number `first ..` of one row of `x`.
+/// `gate = finish(gates · x, ups · x)` for all rows of `x`; `finish(first, gate, up)` gets results number `first ..` of one of them.
+/// For few rows it is one job of the team: a task computes the same rows of both matrices and finishes them, so that nobody waits in
+/// between. Of many rows a task would have more than its cache holds, and in strips: there all is computed first.
 ///
 /// `[x.rows, gates.rows]` each; the matrices have one shape. Otherwise as [`matmul`].
 pub fn matmul_gated(
@@ -92,37 +93,44 @@ pub fn matmul_gated(
     up: &mut [f32],
     finish: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
 ) {
-    if precision == Precision::Int8 && (gates.dtype.is_integer() || ups.dtype.is_integer()) {
-        x.quantize(team);
+    assert_eq!([gates.rows, gates.cols], [ups.rows, ups.cols], "gate and up have different shapes");
+    let (width, x_rows) = (gates.rows, x.rows());
+    let (gate, up) = (&mut gate[..width * x_rows], &mut up[..width * x_rows]);
+    let few = x_rows < PANEL_X_ROWS_MIN;
+    if few {
+        assert_eq!(gates.cols, x.cols(), "matrices and activations have different widths");
+        if precision == Precision::Int8 && (gates.dtype.is_integer() || ups.dtype.is_integer()) {
+            x.quantize(team);
+        }
+    } else {
+        matmul_all(team, precision, [gates, ups], x, [&mut *gate, &mut *up]);
     }
     let x = &*x;
-    assert_eq!([gates.rows, gates.cols], [ups.rows, ups.cols], "gate and up have different shapes");
-    assert_eq!(
-        gates.cols,
-        x.cols(),
-        "matrices of {} columns meet activations of width {}",
-        gates.cols,
-        x.cols()
-    );
-    let width = gates.rows;
-    let (gate, up) = (&mut gate[..width * x.rows()], &mut up[..width * x.rows()]);
-    let step = rows_per_task(team, width, 2 * gates.cols, x.rows());
     let (gate, up) = (SendPtr(gate.as_mut_ptr()), SendPtr(up.as_mut_ptr()));
-    team.run(width.div_ceil(step), |task| {
-        let rows = task * step..((task + 1) * step).min(width);
-        // SAFETY: columns `rows` of both outputs are this task's alone, as in `matmul`, and both were checked above to hold
-        // width × x.rows values.
-        unsafe {
-            rows_into(Isa::get(), precision, gates, rows.clone(), x, gate);
-            rows_into(Isa::get(), precision, ups, rows.clone(), x, up);
-            for r in 0..x.rows() {
-                let of = |out: SendPtr<f32>| {
-                    std::slice::from_raw_parts_mut(out.get().add(r * width + rows.start), rows.len())
-                };
-                finish(rows.start, of(gate), of(up));
+    let finish = |x_row: usize, rows: Range<usize>| {
+        // SAFETY: both slices were checked above to hold width × x_rows values, and these are the calling task's alone.
+        let of = |out: SendPtr<f32>| unsafe {
+            std::slice::from_raw_parts_mut(out.get().add(x_row * width + rows.start), rows.len())
+        };
+        finish(rows.start, of(gate), of(up));
+    };
+    if few {
+        let step = rows_per_task(team, width, 2 * gates.cols, x_rows);
+        team.run(width.div_ceil(step), |task| {
+            let rows = task * step..((task + 1) * step).min(width);
+            // SAFETY: as in `matmul_all`.
+            unsafe {
+                rows_into(Isa::get(), precision, gates, rows.clone(), x, gate);
+                rows_into(Isa::get(), precision, ups, rows.clone(), x, up);
             }
-        }
-    });
+            (0..x_rows).for_each(|x_row| finish(x_row, rows.clone()));
+        });
+    } else {
+        let step = x_rows.div_ceil(team.threads() * TASKS_PER_THREAD);
+        team.run(x_rows.div_ceil(step), |task| {
+            (task * step..((task + 1) * step).min(x_rows)).for_each(|x_row| finish(x_row, 0..width));
+        });
+    }
 }
 
 /// Rows of weights that one task multiplies with all rows of activations.
