@@ -38,7 +38,8 @@ pub fn matmul(team: &Team, precision: Precision, w: &Matrix<'_>, x: &mut Activat
     matmul_all(team, precision, [w], x, [out]);
 }
 
-/// [`matmul`] of several matrices that read one input, as one job of the team, so that nobody waits in between.
+/// [`matmul`] of several matrices that read one input, each into its own `[x.rows, w.rows]`, as one job of the team, so that nobody
+/// waits in between.
 pub fn matmul_all<const N: usize>(
     team: &Team,
     precision: Precision,
