@@ -1,8 +1,8 @@
 //! Products of a weight matrix with rows of activations, for every weight format.
 //!
-//! Integer weights with rounded activations, nearly all of the work, go to `lanes.rs` on tiers that it knows. For everything
-//! else there is one body per kind of format here, generic over the format and compiled for every tier: a block of weights is
-//! unpacked once and meets up to `TILE` activation rows. Each output element is the canonical sequence of
+//! Integer weights with rounded activations, nearly all of the work, go to `lanes.rs` on tiers that it knows, float weights to
+//! `matmul/floats.rs`. For everything else there is one body per kind of product here, generic over the format and compiled for
+//! every tier: a block of weights is unpacked once and meets up to `TILE` activation rows. Each output element is the canonical sequence of
 //! [`calypte_quant::reference`], whatever the way.
 
 mod floats;
@@ -47,19 +47,7 @@ pub fn matmul_all<const N: usize>(
     x: &mut Activations,
     out: [&mut [f32]; N],
 ) {
-    if precision == Precision::Int8 && w.iter().any(|w| w.dtype.is_integer()) {
-        x.quantize(team);
-    }
-    let x = &*x;
-    for w in w {
-        assert_eq!(
-            w.cols,
-            x.cols(),
-            "a matrix of {} columns meets activations of width {}",
-            w.cols,
-            x.cols()
-        );
-    }
+    let x = input(team, precision, w, x);
     let mut out = out.into_iter().zip(w);
     let out: [SendPtr<f32>; N] = std::array::from_fn(|_| {
         let (out, w) = out.next().expect("as many outputs as matrices");
@@ -98,15 +86,10 @@ pub fn matmul_gated(
     let (width, x_rows) = (gates.rows, x.rows());
     let (gate, up) = (&mut gate[..width * x_rows], &mut up[..width * x_rows]);
     let few = x_rows < PANEL_X_ROWS_MIN;
-    if few {
-        assert_eq!(gates.cols, x.cols(), "matrices and activations have different widths");
-        if precision == Precision::Int8 && (gates.dtype.is_integer() || ups.dtype.is_integer()) {
-            x.quantize(team);
-        }
-    } else {
+    if !few {
         matmul_all(team, precision, [gates, ups], x, [&mut *gate, &mut *up]);
     }
-    let x = &*x;
+    let x = input(team, precision, [gates, ups], x);
     let (gate, up) = (SendPtr(gate.as_mut_ptr()), SendPtr(up.as_mut_ptr()));
     let finish = |x_row: usize, rows: Range<usize>| {
         // SAFETY: both slices were checked above to hold width × x_rows values, and these are the calling task's alone.
@@ -132,6 +115,23 @@ pub fn matmul_gated(
             (task * step..((task + 1) * step).min(x_rows)).for_each(|x_row| finish(x_row, 0..width));
         });
     }
+}
+
+/// The input of some matrices, rounded once if one of them asks for that.
+fn input<'x, const N: usize>(
+    team: &Team,
+    precision: Precision,
+    w: [&Matrix<'_>; N],
+    x: &'x mut Activations,
+) -> &'x Activations {
+    let cols = x.cols();
+    w.iter().for_each(|w| {
+        assert_eq!(w.cols, cols, "a matrix of {} columns meets activations of width {cols}", w.cols)
+    });
+    if precision == Precision::Int8 && w.iter().any(|w| w.dtype.is_integer()) {
+        x.quantize(team);
+    }
+    x
 }
 
 /// Rows of weights that one task multiplies with all rows of activations.

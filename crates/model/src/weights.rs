@@ -81,8 +81,7 @@ pub(crate) struct Linear {
 impl Linear {
     /// `out = x · Wᵀ + b`, `out` resized to `[x.rows, rows]`.
     pub fn apply(&self, compute: &Compute<'_>, x: &mut Activations, out: &mut Vec<f32>) {
-        self.weight.apply(compute, x, out);
-        self.add_bias(out);
+        Linear::apply_all([self], compute, x, [out]);
     }
 
     /// [`Linear::apply`] of several that read one input.

@@ -62,7 +62,9 @@ pub enum ReplayError {
     )]
     Predictor(String),
     /// Nobody guessed during the run.
-    #[error("the trace has no guesses; record one with `calypte trace` and a --predictor other than none")]
+    #[error(
+        "the trace has no guesses: no predictor was asked, or the expert cache held everything; record one with `calypte trace`, a --predictor other than none and a smaller --expert-cache"
+    )]
     NothingRecorded,
     /// A predictor that looks into a running model.
     #[error(

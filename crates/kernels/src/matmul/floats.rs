@@ -17,7 +17,7 @@ for_each_wide! {
 }
 
 /// # Safety
-/// The processor must have the instructions of `W`; `out` as in [`rows_into`].
+/// The processor must have the instructions of `W`; `out` as in [`super::rows_into`].
 #[inline(always)]
 unsafe fn float_rows_body<W: Wide, F: FloatFormat>(
     w: &Matrix<'_>,
