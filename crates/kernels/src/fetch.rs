@@ -3,19 +3,25 @@
 /// Bytes that memory hands over at once, on most processors.
 pub(crate) const CACHE_LINE_BYTES: usize = 64;
 
-/// Asks for the cache line at an address, where there is an instruction for it. The address need not exist.
+/// Asks for the cache line at an address, where there is an instruction for it, into the first-level cache if it is `SOON`, or into
+/// the second. The address need not exist.
 #[inline(always)]
-pub(crate) fn prefetch(at: *const u8) {
+pub(crate) fn prefetch<const SOON: bool>(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing that could be seen.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        if SOON { _mm_prefetch::<_MM_HINT_T0>(at.cast()) } else { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+        use std::arch::asm;
+        if SOON {
+            asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+        } else {
+            asm!("prfm pldl2keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+        }
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;
@@ -27,11 +33,12 @@ pub(crate) fn fetch<T>(memory: &[T]) {
     let start = memory.as_ptr().cast::<u8>();
     (0..size_of_val(memory))
         .step_by(CACHE_LINE_BYTES)
-        .for_each(|offset| prefetch(start.wrapping_add(offset)));
+        .for_each(|offset| prefetch::<true>(start.wrapping_add(offset)));
 }
 
 /// A stretch of memory to ask for bit by bit, as a few streams side by side, each of which is a part of it. One stream would
-/// keep too few of a memory's banks busy, and lines from all over a page confuse a processor that looks for streams itself.
+/// keep too few of a memory's banks busy, and lines from all over a page confuse a processor that looks for streams itself. Into
+/// the second-level cache: sixteen rows of weights would fill the first, which also has room for fewer requests under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streams {
     at: *const u8,
@@ -39,7 +46,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Streams side by side; of 2, 4 and 8 the fastest on the one machine that was measured (docs/perf.md).
+    /// Streams side by side; 2 are slower, 8 and 16 no faster (docs/perf.md).
     const COUNT: usize = 4;
 
     /// Over `bytes` bytes from `start` on, which need not exist; as if `done_bytes` had been asked for.
@@ -53,7 +60,7 @@ impl Streams {
         let share_bytes = bytes / Self::COUNT;
         for stream in 0..Self::COUNT {
             for line in 0..share_bytes.div_ceil(CACHE_LINE_BYTES) {
-                prefetch(self.at.wrapping_add(stream * self.part_bytes + line * CACHE_LINE_BYTES));
+                prefetch::<false>(self.at.wrapping_add(stream * self.part_bytes + line * CACHE_LINE_BYTES));
             }
         }
         self.at = self.at.wrapping_add(share_bytes);
@@ -88,7 +95,7 @@ impl Ahead {
     pub(crate) fn step(&mut self) {
         if self.at < self.end {
             for line in 0..Self::LINES {
-                prefetch(self.at.wrapping_add(line * CACHE_LINE_BYTES));
+                prefetch::<true>(self.at.wrapping_add(line * CACHE_LINE_BYTES));
             }
             self.at = self.at.wrapping_add(Self::LINES * CACHE_LINE_BYTES);
         }

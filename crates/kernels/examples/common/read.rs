@@ -29,20 +29,26 @@ impl Way {
 /// All that this machine has instructions for.
 pub fn ways() -> Vec<Way> {
     let mut ways = vec![Way { name: "a plain loop".to_string(), read: plain }];
-    let mut push = |streams: usize, ahead_bytes: usize, read| {
-        let ahead =
-            if ahead_bytes > 0 { format!(", {} KiB ahead", ahead_bytes >> 10) } else { String::new() };
-        ways.push(Way { name: format!("{streams} at once{ahead}"), read });
-    };
     macro_rules! push {
-        ($(($streams:literal, $ahead_bytes:literal)),*) => {
-            $(push($streams, $ahead_bytes, side_by_side::<$streams, $ahead_bytes>);)*
+        ($($streams:literal)*; $ahead_bytes:literal into level $level:literal) => {
+            $(ways.push(Way {
+                name: match $ahead_bytes {
+                    0 => format!("{} at once", $streams),
+                    bytes => format!("{} at once, {} KiB ahead, L{}", $streams, bytes >> 10, $level),
+                },
+                read: side_by_side::<$streams, $ahead_bytes, $level>,
+            });)*
         };
     }
-    push!((1, 0), (2, 0), (4, 0), (8, 0));
+    push!(1 2 4 8; 0 into level 1);
     if cfg!(target_arch = "x86_64") {
-        push!((1, 1024), (1, 2048), (1, 4096), (2, 1024), (2, 2048), (2, 4096));
-        push!((4, 1024), (4, 2048), (4, 4096), (8, 1024), (8, 2048), (8, 4096));
+        push!(1 2 4 8; 1024 into level 1);
+        push!(1 2 4 8; 2048 into level 1);
+        push!(1 2 4 8; 4096 into level 1);
+        push!(1 2 4 8; 2048 into level 2);
+        push!(1 2 4 8; 4096 into level 2);
+        push!(1 2 4 8; 8192 into level 2);
+        push!(1 2 4 8; 32768 into level 2);
     }
     ways
 }
@@ -51,22 +57,23 @@ fn plain(memory: &[u64]) {
     black_box(memory.iter().fold(0u64, |sum, v| sum.wrapping_add(*v)));
 }
 
-/// `STREAMS` parts of memory in turns, each `AHEAD_BYTES` ahead of what is added up; 0 leaves that to the processor.
-fn side_by_side<const STREAMS: usize, const AHEAD_BYTES: usize>(memory: &[u64]) {
+/// `STREAMS` parts of memory in turns, each asked for `AHEAD_BYTES` ahead of what is added up, into the cache of that level; 0 bytes leave
+/// that to the processor.
+fn side_by_side<const STREAMS: usize, const AHEAD_BYTES: usize, const LEVEL: u8>(memory: &[u64]) {
     let (lines, _) = memory.as_chunks();
     #[cfg(target_arch = "x86_64")]
     if Isa::get() == Isa::Avx512 {
         #[target_feature(enable = "avx512f")]
-        fn read<const STREAMS: usize, const AHEAD_BYTES: usize>(lines: &[Line]) {
+        fn read<const STREAMS: usize, const AHEAD_BYTES: usize, const LEVEL: u8>(lines: &[Line]) {
             use std::arch::x86_64::__m512i;
             // SAFETY: the function has the instructions.
-            unsafe { sum::<__m512i, STREAMS, AHEAD_BYTES>(lines) };
+            unsafe { sum::<__m512i, STREAMS, AHEAD_BYTES, LEVEL>(lines) };
         }
         // SAFETY: this tier is only ever chosen where the processor has these instructions.
-        return unsafe { read::<STREAMS, AHEAD_BYTES>(lines) };
+        return unsafe { read::<STREAMS, AHEAD_BYTES, LEVEL>(lines) };
     }
     // SAFETY: it needs no particular instructions.
-    unsafe { sum::<Line, STREAMS, AHEAD_BYTES>(lines) };
+    unsafe { sum::<Line, STREAMS, AHEAD_BYTES, LEVEL>(lines) };
 }
 
 /// What adds lines up.
@@ -110,7 +117,7 @@ impl Sum for std::arch::x86_64::__m512i {
 /// # Safety
 /// The processor must have the instructions of `S`.
 #[inline(always)]
-unsafe fn sum<S: Sum, const STREAMS: usize, const AHEAD_BYTES: usize>(lines: &[Line]) {
+unsafe fn sum<S: Sum, const STREAMS: usize, const AHEAD_BYTES: usize, const LEVEL: u8>(lines: &[Line]) {
     let part = lines.len() / (STREAMS * UNROLL) * UNROLL;
     // SAFETY: promised by the caller.
     let mut sums = unsafe { [S::zero(); UNROLL] };
@@ -120,7 +127,7 @@ unsafe fn sum<S: Sum, const STREAMS: usize, const AHEAD_BYTES: usize>(lines: &[L
             let turn: &[Line; UNROLL] = lines[first..first + UNROLL].try_into().expect("as many lines");
             for (sum, line) in sums.iter_mut().zip(turn) {
                 if AHEAD_BYTES > 0 {
-                    prefetch(line.as_ptr().wrapping_byte_add(AHEAD_BYTES));
+                    prefetch::<LEVEL>(line.as_ptr().wrapping_byte_add(AHEAD_BYTES));
                 }
                 // SAFETY: promised by the caller.
                 *sum = unsafe { sum.add(line) };
@@ -130,13 +137,17 @@ unsafe fn sum<S: Sum, const STREAMS: usize, const AHEAD_BYTES: usize>(lines: &[L
     black_box(sums);
 }
 
-/// Asks for the line at an address, which need not exist.
+/// Asks for the line at an address, which need not exist, into the cache of a level.
 #[inline(always)]
-fn prefetch(at: *const u64) {
+fn prefetch<const LEVEL: u8>(at: *const u64) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing that could be seen.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        match LEVEL {
+            1 => _mm_prefetch::<_MM_HINT_T0>(at.cast()),
+            _ => _mm_prefetch::<_MM_HINT_T1>(at.cast()),
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use calypte_quant::Matrix;
 
 use super::many::{self, Job};
+use super::simd::dword;
 use super::{Shape, Simd, Unpack};
 use crate::Activations;
 use crate::matmul::Out;
@@ -39,6 +40,20 @@ fn count(bits: u32) -> __m128i {
     unsafe { _mm_cvtsi32_si128(bits as i32) }
 }
 
+/// Four lanes of [`Simd::gather`].
+///
+/// # Safety
+/// The processor must have SSE4.1; the bytes must be readable.
+#[inline(always)]
+pub(super) unsafe fn gather_four(start: *const u8, stride: usize) -> __m128i {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let at = |row: usize| dword(start.add(row * stride));
+        let v = _mm_insert_epi32::<1>(_mm_cvtsi32_si128(at(0)), at(1));
+        _mm_insert_epi32::<3>(_mm_insert_epi32::<2>(v, at(2)), at(3))
+    }
+}
+
 impl Simd for Avx2 {
     const LANES: usize = 8;
     const PARTS: usize = 2;
@@ -67,6 +82,12 @@ impl Simd for Avx2 {
                 _mm256_unpackhi_epi64(c, d),
             ]
         }
+    }
+
+    #[inline(always)]
+    unsafe fn gather(start: *const u8, stride: usize) -> __m256i {
+        // SAFETY: promised by the caller.
+        unsafe { _mm256_set_m128i(gather_four(start.add(4 * stride), stride), gather_four(start, stride)) }
     }
 
     #[inline(always)]

@@ -235,34 +235,34 @@ macro_rules! unpack_blocks {
 }
 
 unpack_blocks!(Q8_0 as Signed, |rows, at| {
-    let scale = V::low_f16(rows.dwords(at)[0]);
+    let scale = V::low_f16(rows.dword(at));
     (signed::<V>(both(rows.dwords(at + 2), rows.dwords(at + 18))), Factors::scaled(scale))
 });
 
 unpack_blocks!(Q4_0 as Scaled<8>, |rows, at| {
-    let scale = V::low_f16(rows.dwords(at)[0]);
+    let scale = V::low_f16(rows.dword(at));
     (nibbles::<V>(rows.dwords(at + 2)), Factors::scaled(scale))
 });
 
 unpack_blocks!(Int4 as Scaled<8>, |rows, at| {
-    let scale = V::as_f(V::shift_left(rows.dwords(at)[0], 16));
+    let scale = V::as_f(V::shift_left(rows.dword(at), 16));
     (nibbles::<V>(rows.dwords(at + 2)), Factors::scaled(scale))
 });
 
 unpack_blocks!(Iq4Nl as Signed, |rows, at| {
-    let scale = V::low_f16(rows.dwords(at)[0]);
+    let scale = V::low_f16(rows.dword(at));
     let codes = look_up::<V, Self>(nibbles::<V>(rows.dwords(at + 2)));
     (signed::<V>(codes), Factors::scaled(scale))
 });
 
 unpack_blocks!(Mxfp4 as Signed, |rows, at| {
-    let e = V::and(rows.dwords(at)[0], V::splat(0xff));
+    let e = V::and(rows.dword(at), V::splat(0xff));
     let codes = look_up::<V, Self>(nibbles::<V>(rows.dwords(at + 1)));
     (signed::<V>(codes), Factors::scaled(half_power_of_two::<V>(e)))
 });
 
 unpack_blocks!(Q4_1 as WithMin, |rows, at| {
-    let factors = scale_and_added::<V>(rows.dwords(at)[0]);
+    let factors = scale_and_added::<V>(rows.dword(at));
     (nibbles::<V>(rows.dwords(at + 4)), factors)
 });
 
@@ -392,7 +392,7 @@ unpack_super_blocks!(Q5K as WithMin, |rows, at, sink, first| {
 
 unpack_super_blocks!(Q6K as Halved<32>, |rows, at, sink, first| {
     let scales = rows.dwords(at + 192);
-    let factors = Factors::scaled(high_f16::<V>(rows.dwords(at + 194)[3]));
+    let factors = Factors::scaled(high_f16::<V>(rows.dword(at + 206)));
     for half in 0..2 {
         let low = [run(rows, at + 64 * half), run(rows, at + 64 * half + 32)];
         let high = run(rows, at + 128 + 32 * half);
@@ -435,7 +435,7 @@ unpack_super_blocks!(Q3K as Halved<4>, |rows, at, sink, first| {
 });
 
 unpack_super_blocks!(Q2K as HalvedWithMin, |rows, at, sink, first| {
-    let (packed, dm) = (rows.dwords(at), rows.dwords(at + 68)[3]);
+    let (packed, dm) = (rows.dwords(at), rows.dword(at + 80));
     let factors = Factors { min: high_f16::<V>(dm), ..Factors::scaled(V::low_f16(dm)) };
     let (scales, mins) = (bits::<V, 4>(&packed, 0, 15), bits::<V, 4>(&packed, 4, 15));
     for half in 0..2 {

@@ -11,6 +11,7 @@ use std::ops::Range;
 use calypte_quant::Matrix;
 
 use super::many::{self, Job};
+use super::simd::dword;
 use super::{Shape, Simd, Unpack};
 use crate::Activations;
 use crate::matmul::Out;
@@ -136,6 +137,22 @@ impl<const SDOT: bool> Simd for Neon<SDOT> {
                 }
             }
             turned
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn gather(start: *const u8, stride: usize) -> Self::I {
+        let mut v = [0i32; 4 * REGISTERS];
+        // SAFETY: promised by the caller; the array is as long as the registers.
+        unsafe {
+            for i in 0..4 * REGISTERS {
+                v[i] = dword(start.add(i * stride));
+            }
+            let mut registers = [vdupq_n_s32(0); REGISTERS];
+            for r in 0..REGISTERS {
+                registers[r] = vld1q_s32(v[4 * r..].as_ptr());
+            }
+            registers
         }
     }
 

@@ -41,6 +41,17 @@ impl<'a, V: Simd> Rows<'a, V> {
         unsafe { V::turn(self.bytes.as_ptr().add(at), self.stride) }
     }
 
+    /// Lane i: bytes `at .. at + 4` of row i.
+    ///
+    /// # Safety
+    /// These bytes must be in a row; the processor must have the instructions of `V`.
+    #[inline(always)]
+    pub unsafe fn dword(&self, at: usize) -> V::I {
+        debug_assert!(at + 4 <= self.stride);
+        // SAFETY: the range is inside each row, as promised by the caller.
+        unsafe { V::gather(self.bytes.as_ptr().add(at), self.stride) }
+    }
+
     /// Asks for the rows `vectors` vectors of rows further on, or what lies there past the end of the matrix; a step for each
     /// block of columns, of which `first` are done. A dot product has too many instructions per cache line for the processor to
     /// run ahead by itself, and not every (virtual) machine has a hardware prefetcher at work.

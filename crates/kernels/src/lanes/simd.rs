@@ -23,6 +23,8 @@ pub(crate) trait Simd: Copy + 'static {
 
     /// Lane i of vector k: bytes `4k .. 4k + 4` at `start + i · stride`.
     unsafe fn turn(start: *const u8, stride: usize) -> [Self::I; 4];
+    /// Lane i: bytes `0 .. 4` at `start + i · stride`, which takes a third of the instructions of [`Simd::turn`].
+    unsafe fn gather(start: *const u8, stride: usize) -> Self::I;
     unsafe fn splat(v: i32) -> Self::I;
     unsafe fn and(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn or(a: Self::I, b: Self::I) -> Self::I;
@@ -61,4 +63,14 @@ pub(crate) trait Simd: Copy + 'static {
 
     /// [`super::many::multiply`], compiled for the tier by itself instead of into every format.
     unsafe fn multiply<S: super::Shape>(job: &super::many::Job<'_, Self>);
+}
+
+/// Four bytes at any address.
+///
+/// # Safety
+/// They must be readable.
+#[inline(always)]
+pub(super) unsafe fn dword(at: *const u8) -> i32 {
+    // SAFETY: promised by the caller.
+    unsafe { at.cast::<i32>().read_unaligned() }
 }

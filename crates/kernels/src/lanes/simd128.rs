@@ -6,6 +6,7 @@ use std::ops::Range;
 use calypte_quant::Matrix;
 
 use super::many::{self, Job};
+use super::simd::dword;
 use super::{Shape, Simd, Unpack};
 use crate::Activations;
 use crate::matmul::Out;
@@ -60,6 +61,13 @@ impl Simd for Simd128 {
             i64x2_shuffle::<0, 2>(c, d),
             i64x2_shuffle::<1, 3>(c, d),
         ]
+    }
+
+    #[inline(always)]
+    unsafe fn gather(start: *const u8, stride: usize) -> v128 {
+        // SAFETY: promised by the caller.
+        let at = |row: usize| unsafe { dword(start.add(row * stride)) };
+        i32x4(at(0), at(1), at(2), at(3))
     }
 
     #[inline(always)]
