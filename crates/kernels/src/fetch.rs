@@ -3,25 +3,21 @@
 /// Bytes that memory hands over at once, on most processors.
 pub(crate) const CACHE_LINE_BYTES: usize = 64;
 
-/// Asks for the cache line at an address, where there is an instruction for it, into the first-level cache if it is `SOON`, or into
-/// the second. The address need not exist.
+/// Asks for the cache line at an address, into the second-level cache where there is an instruction for it. The address need not exist.
+///
+/// Not into the first level: that has room for fewer requests under way, and what is asked for here would fill it before it is used.
 #[inline(always)]
-pub(crate) fn prefetch<const SOON: bool>(at: *const u8) {
+pub(crate) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing that could be seen.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-        if SOON { _mm_prefetch::<_MM_HINT_T0>(at.cast()) } else { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(at.cast());
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
-        use std::arch::asm;
-        if SOON {
-            asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
-        } else {
-            asm!("prfm pldl2keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
-        }
+        std::arch::asm!("prfm pldl2keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;
@@ -33,12 +29,11 @@ pub(crate) fn fetch<T>(memory: &[T]) {
     let start = memory.as_ptr().cast::<u8>();
     (0..size_of_val(memory))
         .step_by(CACHE_LINE_BYTES)
-        .for_each(|offset| prefetch::<true>(start.wrapping_add(offset)));
+        .for_each(|offset| prefetch(start.wrapping_add(offset)));
 }
 
 /// A stretch of memory to ask for bit by bit, as a few streams side by side, each of which is a part of it. One stream would
-/// keep too few of a memory's banks busy, and lines from all over a page confuse a processor that looks for streams itself. Into
-/// the second-level cache: sixteen rows of weights would fill the first, which also has room for fewer requests under way.
+/// keep too few of a memory's banks busy, and lines from all over a page confuse a processor that looks for streams itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streams {
     at: *const u8,
@@ -60,7 +55,7 @@ impl Streams {
         let share_bytes = bytes / Self::COUNT;
         for stream in 0..Self::COUNT {
             for line in 0..share_bytes.div_ceil(CACHE_LINE_BYTES) {
-                prefetch::<false>(self.at.wrapping_add(stream * self.part_bytes + line * CACHE_LINE_BYTES));
+                prefetch(self.at.wrapping_add(stream * self.part_bytes + line * CACHE_LINE_BYTES));
             }
         }
         self.at = self.at.wrapping_add(share_bytes);
@@ -95,7 +90,7 @@ impl Ahead {
     pub(crate) fn step(&mut self) {
         if self.at < self.end {
             for line in 0..Self::LINES {
-                prefetch::<true>(self.at.wrapping_add(line * CACHE_LINE_BYTES));
+                prefetch(self.at.wrapping_add(line * CACHE_LINE_BYTES));
             }
             self.at = self.at.wrapping_add(Self::LINES * CACHE_LINE_BYTES);
         }
