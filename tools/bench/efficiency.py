@@ -6,11 +6,15 @@
 
 In turns, so that a disk that drifts is met in the same mood: the engine's own probe of the disk, a run at each share, the probe
 again (the mean of the two counts), and once a round a run with every expert in memory. Greedy text after eight fixed ids; nothing is
-remembered. The page cache is not used by direct reads and is not dropped. Linux; nothing but Python.
+remembered. The first half of the tokens is not counted: until the cache is full, a read also waits for the system to hand out memory.
+The page cache is not used by direct reads and is not dropped. Linux; nothing but Python.
 """
 
 import argparse
+import json
+import os
 import statistics
+import tempfile
 
 from capped import object_of
 
@@ -49,11 +53,21 @@ def resident(args) -> float:
 
 
 def decode(args, cache: str) -> tuple[float, float, float]:
-    """Milliseconds and bytes read for a token, and the share of hits, without the prompt."""
-    command = [args.calypte, "run", args.model, "--prompt-ids", PROMPT, "-n", str(args.tokens), "--ignore-eos", "--temp", "0",
-               "--threads", str(args.threads), "--expert-cache", cache, "--no-learning", "--json"]
-    stats = object_of(command)["stats"]
-    return 1e3 / stats["decode_tok_s"], stats["decode"]["bytes_read"] / (args.tokens - 1), stats["decode"]["hit_rate"]
+    """Milliseconds and bytes read for a token, and the share of hits, of the second half of the tokens, by the run's timeline."""
+    with tempfile.TemporaryDirectory() as directory:
+        timeline = os.path.join(directory, "run.json")
+        object_of([args.calypte, "run", args.model, "--prompt-ids", PROMPT, "-n", str(args.tokens), "--ignore-eos", "--temp", "0",
+                   "--threads", str(args.threads), "--expert-cache", cache, "--no-learning", "--json", "--trace-out", timeline,
+                   "--predictor", args.predictor])
+        with open(timeline, encoding="utf-8") as file:
+            spans = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
+    tokens = [span for span in spans if span["name"] == "token"]
+    tokens = tokens[len(tokens) // 2:]
+    begin, end = tokens[0]["ts"], tokens[-1]["ts"] + tokens[-1]["dur"]
+    read = sum(span["args"]["bytes"] for span in spans
+               if "bytes" in span["args"] and "called off" not in span["name"] and begin <= span["ts"] < end)
+    hits, misses = (sum(span["args"][what] for span in tokens) for what in ("hits", "misses"))
+    return (end - begin) / 1e3 / len(tokens), read / len(tokens), hits / (hits + misses)
 
 
 def arguments() -> argparse.Namespace:
@@ -62,7 +76,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("model", help="GGUF file")
     parser.add_argument("--calypte", default="target/release/calypte", help="default: %(default)s")
     parser.add_argument("--share", type=numbers, default=[50.0, 25.0, 12.5], help="percent of all experts (default: 50,25,12.5)")
-    parser.add_argument("-n", "--tokens", type=int, default=64, help="tokens of a run (default: %(default)s)")
+    parser.add_argument("-n", "--tokens", type=int, default=256, help="tokens of a run (default: %(default)s)")
+    parser.add_argument("--predictor", default="learned", help="who guesses (default: %(default)s)")
     parser.add_argument("-r", "--runs", type=int, default=3, help="rounds (default: %(default)s)")
     parser.add_argument("-t", "--threads", type=int, default=2, help="threads (default: %(default)s)")
     return parser.parse_args()

@@ -66,7 +66,7 @@ impl Predictor {
 
     /// What the budget counts for it.
     pub(crate) fn memory_bytes(&self, layers: &[LayerSize]) -> u64 {
-        predict::by_name(&self.name).map_or(0, |predictor| predictor.memory_bytes(layers))
+        predict::by_name(&self.name).map_or(0, |predictor| predictor.memory_bytes(layers, self.layers_ahead))
     }
 
     /// At work, or the one that never guesses.

@@ -83,8 +83,9 @@ pub trait Predict: Send {
     /// The name that [`by_name`] accepts.
     fn name(&self) -> &'static str;
 
-    /// Memory that it takes for these layers beside some numbers an expert, in bytes: what a budget should know of.
-    fn memory_bytes(&self, _layers: &[LayerSize]) -> u64 {
+    /// Memory that it takes for these layers beside some numbers an expert, in bytes, if it is asked for so many layers ahead: what a
+    /// budget should know of.
+    fn memory_bytes(&self, _layers: &[LayerSize], _layers_ahead: usize) -> u64 {
         0
     }
 

@@ -215,3 +215,77 @@ fn calibration_follows_what_happens() {
     assert!(believed(false, 300) < 0.05);
     assert!(believed(true, 300) > 0.95);
 }
+
+/// Says expert 1 from the layer before, which is right, and expert 2 from further away, which is not.
+struct FarIsWrong {
+    layer: u32,
+}
+
+impl Predict for FarIsWrong {
+    fn name(&self) -> &'static str {
+        "far is wrong"
+    }
+
+    fn observe(&mut self, routed: &Routed<'_>) {
+        self.layer = routed.layer;
+    }
+
+    fn predict(&mut self, layer: u32, tokens_ahead: u32, _gates: &mut dyn Gates, out: &mut Vec<Guess>) {
+        let expert = if layer - self.layer == 1 { 1 } else { 2 };
+        out.push(Guess { expert, tokens_ahead, probability: f32::NAN });
+    }
+}
+
+/// Guesses from one and from two layers before have accounts of their own.
+#[test]
+fn calibration_knows_distances() {
+    let mut predictor = Calibrated::new(Box::new(FarIsWrong { layer: 0 }));
+    let mut believed = [f32::NAN; 2];
+    for _ in 0..300 {
+        for layer in 0..3 {
+            predictor.observe(&Routed { layer, experts: &[1], inside: None });
+            for distance in (1..=2).filter(|distance| layer + distance == 2) {
+                let mut guesses = Vec::new();
+                predictor.predict(layer + distance, 0, &mut (), &mut guesses);
+                believed[distance as usize - 1] = guesses[0].probability;
+            }
+        }
+    }
+    assert!(believed[0] > 0.95 && believed[1] < 0.05, "{believed:?}");
+}
+
+/// From two layers before, with what the layer in between adds, it learns something else than from one.
+#[test]
+fn learned_learns_every_distance_by_itself() {
+    let recall_from_two = |name: &str| {
+        let mut toy = Toy::new();
+        let mut predictor = by_name(name).expect("a predictor");
+        let (mut noise, mut right, mut needed) = (noise(5), 0, 0);
+        for token in 0..4000 {
+            let mut residual: Vec<f32> = (0..HIDDEN).map(|_| noise()).collect();
+            let (mut near, mut far) = (Vec::new(), Vec::new());
+            for layer in 0..3 {
+                let logits = Toy::times(&toy.router, &residual);
+                let experts = Toy::best(&logits);
+                if layer == 2 && token >= 3000 {
+                    right += far.iter().filter(|guess: &&Guess| experts.contains(&guess.expert)).count();
+                    needed += experts.len();
+                }
+                let inside = Some(Inside { residual: &residual, logits: &logits });
+                predictor.observe(&Routed { layer, experts: &experts, inside });
+                if layer == 0 {
+                    predictor.predict(2, 0, &mut toy, &mut far);
+                }
+                if layer < 2 {
+                    near.clear();
+                    predictor.predict(layer + 1, 0, &mut toy, &mut near);
+                }
+                let added = Toy::times(&toy.mixture, &residual);
+                residual.iter_mut().zip(added).for_each(|(r, a)| *r += a);
+            }
+        }
+        right as f32 / needed as f32
+    };
+    let (router, learned) = (recall_from_two("gate_ahead"), recall_from_two("learned"));
+    assert!(learned > router + 0.8 * (1.0 - router), "{router} became {learned}");
+}

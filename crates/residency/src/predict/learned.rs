@@ -30,11 +30,12 @@ pub struct Learned {
     layer: u32,
     residual: Vec<f32>,
     sketch: Vec<f32>,
-    corrections: Vec<Correction>,
+    /// Per layer that is guessed for, by how many layers there are up to it.
+    corrections: Vec<Vec<Correction>>,
     experts: Vec<u32>,
 }
 
-/// What was learned of a layer that is guessed for.
+/// What was learned of a layer that is guessed for from so many layers before.
 #[derive(Debug, Default)]
 struct Correction {
     /// `[experts, BUCKETS]`
@@ -138,19 +139,21 @@ impl Predict for Learned {
         "learned"
     }
 
-    fn memory_bytes(&self, layers: &[LayerSize]) -> u64 {
+    fn memory_bytes(&self, layers: &[LayerSize], layers_ahead: usize) -> u64 {
         let of_layer = |layer: &LayerSize| (layer.experts * (BUCKETS + 3) + BUCKETS) as u64;
-        layers.iter().map(of_layer).sum::<u64>() * size_of::<f32>() as u64
+        layers.iter().map(of_layer).sum::<u64>() * (layers_ahead * size_of::<f32>()) as u64
     }
 
     fn sequence_begins(&mut self) {
         self.residual.clear();
-        self.corrections.iter_mut().for_each(|correction| correction.sketch.clear());
+        self.corrections.iter_mut().flatten().for_each(|correction| correction.sketch.clear());
     }
 
     fn observe(&mut self, routed: &Routed<'_>) {
         let Some(inside) = routed.inside else { return };
-        grown(&mut self.corrections, routed.layer).learn(inside.logits, routed.experts);
+        for correction in grown(&mut self.corrections, routed.layer) {
+            correction.learn(inside.logits, routed.experts);
+        }
         self.layer = routed.layer;
         self.residual.clear();
         self.residual.extend_from_slice(inside.residual);
@@ -161,7 +164,7 @@ impl Predict for Learned {
         if tokens_ahead > 0 || layer <= self.layer || self.residual.is_empty() {
             return;
         }
-        let correction = grown(&mut self.corrections, layer);
+        let correction = grown(grown(&mut self.corrections, layer), layer - self.layer - 1);
         gates.logits(layer, &self.residual, &mut correction.logits);
         correction.correct(&self.sketch);
         gates.choose(layer, &correction.logits, &mut self.experts);
