@@ -31,12 +31,11 @@ mod simd;
 mod simd128;
 
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
 use calypte_quant::Matrix;
 use calypte_quant::formats::BLOCK;
 
-use crate::matmul::{Out, PANEL_X_ROWS_MIN};
+use crate::matmul::{Out, PANEL_X_ROWS_MIN, Share};
 use crate::{Activations, Isa};
 use formats::Unpack;
 use rows::{Rows, parts};
@@ -45,7 +44,7 @@ use simd::Simd;
 /// Vectors of codes of one block: four columns each.
 const QUADS: usize = BLOCK / 4;
 
-/// Computes output columns `rows` for all rows of `x` with the vectors of the tier. False, and nothing done, where it has none
+/// Computes output columns `share.rows` for all rows of `x` with the vectors of the tier. False, and nothing done, where it has none
 /// or the matrix has fewer rows than they have lanes.
 ///
 /// # Safety
@@ -53,7 +52,7 @@ const QUADS: usize = BLOCK / 4;
 pub(crate) unsafe fn int_rows_isa<F: Unpack>(
     isa: Isa,
     w: &Matrix<'_>,
-    rows: Range<usize>,
+    share: Share<'_>,
     x: &Activations,
     out: Out,
 ) -> bool {
@@ -62,29 +61,29 @@ pub(crate) unsafe fn int_rows_isa<F: Unpack>(
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if w.rows >= avx512::Avx512::LANES => avx512::int_rows::<F>(w, rows, x, out),
+            Isa::Avx512 if w.rows >= avx512::Avx512::LANES => avx512::int_rows::<F>(w, share, x, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::Avx512 if w.rows >= avx2::Avx2::LANES => avx2::int_rows::<F>(w, rows, x, out),
+            Isa::Avx2 | Isa::Avx512 if w.rows >= avx2::Avx2::LANES => avx2::int_rows::<F>(w, share, x, out),
             #[cfg(target_arch = "aarch64")]
-            Isa::Dotprod if w.rows >= neon::Neon::<true>::LANES => neon::int_rows_sdot::<F>(w, rows, x, out),
+            Isa::Dotprod if w.rows >= neon::Neon::<true>::LANES => neon::int_rows_sdot::<F>(w, share, x, out),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon if w.rows >= neon::Neon::<false>::LANES => neon::int_rows::<F>(w, rows, x, out),
+            Isa::Neon if w.rows >= neon::Neon::<false>::LANES => neon::int_rows::<F>(w, share, x, out),
             #[cfg(target_arch = "wasm32")]
-            Isa::Simd128 if w.rows >= simd128::Simd128::LANES => simd128::int_rows::<F>(w, rows, x, out),
+            Isa::Simd128 if w.rows >= simd128::Simd128::LANES => simd128::int_rows::<F>(w, share, x, out),
             _ => return false,
         }
     }
     true
 }
 
-/// Computes output columns `rows` for all rows of `x`. The matrix must have as many rows as `V` has lanes.
+/// Computes output columns `share.rows` for all rows of `x`. The matrix must have as many rows as `V` has lanes.
 ///
 /// # Safety
 /// The processor must have the instructions of `V`; `out` as in [`Out::at`].
 #[inline(always)]
 pub(crate) unsafe fn int_rows<V: Simd, F: Unpack>(
     w: &Matrix<'_>,
-    rows: Range<usize>,
+    share: Share<'_>,
     x: &Activations,
     out: Out,
 ) {
@@ -93,8 +92,8 @@ pub(crate) unsafe fn int_rows<V: Simd, F: Unpack>(
     unsafe {
         match x.rows() {
             0 => {}
-            n if n < PANEL_X_ROWS_MIN => few::int_rows::<V, F>(w, rows, x, out),
-            _ => many::int_rows::<V, F>(w, rows, x, out),
+            n if n < PANEL_X_ROWS_MIN => few::int_rows::<V, F>(w, share, x, out),
+            _ => many::int_rows::<V, F>(w, share.rows, x, out),
         }
     }
 }

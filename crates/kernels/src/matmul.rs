@@ -55,16 +55,24 @@ pub fn matmul_all<const N: usize>(
     });
     let step = rows_per_task(team, w.iter().map(|w| w.rows).sum(), x.cols(), x.rows());
     let tasks = w.map(|w| w.rows.div_ceil(step));
-    team.run(tasks.iter().sum(), |mut task| {
-        let mut i = 0;
-        while task >= tasks[i] {
-            task -= tasks[i];
-            i += 1;
-        }
-        let rows = task * step..((task + 1) * step).min(w[i].rows);
-        // SAFETY: `rows_into` writes out[r · w.rows + i] for i in `rows` only, and the tasks' ranges are disjoint parts
+    // The matrix of a task, and its first row.
+    let place = |mut task: usize| {
+        let matrices = tasks.iter().enumerate();
+        matrices.into_iter().find_map(|(i, tasks)| match task.checked_sub(*tasks) {
+            None => Some((i, task * step)),
+            Some(left) => {
+                task = left;
+                None
+            }
+        })
+    };
+    team.run(tasks.iter().sum(), |task| {
+        let (i, first) = place(task).expect("a task of one of the matrices");
+        let then = place(task + team.threads()).map_or(&[][..], |(i, first)| w[i].from_row(first));
+        let share = Share { rows: first..(first + step).min(w[i].rows), then };
+        // SAFETY: `rows_into` writes out[r · w.rows + i] for i in the share's rows only, and the tasks' ranges are disjoint parts
         // of 0..w.rows; the slices were checked above to hold w.rows × x.rows values.
-        unsafe { rows_into(Isa::get(), precision, w[i], rows, x, out[i]) };
+        unsafe { rows_into(Isa::get(), precision, w[i], share, x, out[i]) };
     });
 }
 
@@ -102,10 +110,14 @@ pub fn matmul_gated(
         let step = rows_per_task(team, width, 2 * gates.cols, x_rows);
         team.run(width.div_ceil(step), |task| {
             let rows = task * step..((task + 1) * step).min(width);
+            let next = (task + team.threads()) * step;
+            let of_gates = Share { rows: rows.clone(), then: ups.from_row(rows.start) };
+            let of_ups =
+                Share { rows: rows.clone(), then: if next < width { gates.from_row(next) } else { &[] } };
             // SAFETY: as in `matmul_all`.
             unsafe {
-                rows_into(Isa::get(), precision, gates, rows.clone(), x, gate);
-                rows_into(Isa::get(), precision, ups, rows.clone(), x, up);
+                rows_into(Isa::get(), precision, gates, of_gates, x, gate);
+                rows_into(Isa::get(), precision, ups, of_ups, x, up);
             }
             (0..x_rows).for_each(|x_row| finish(x_row, rows.clone()));
         });
@@ -148,7 +160,22 @@ pub fn matmul_serial(precision: Precision, w: &Matrix<'_>, x: &Activations, out:
     assert_eq!(w.cols, x.cols(), "a matrix of {} columns meets activations of width {}", w.cols, x.cols());
     let out = &mut out[..w.rows * x.rows()];
     // SAFETY: the slice holds w.rows × x.rows values and nobody else has it.
-    unsafe { rows_into(Isa::get(), precision, w, 0..w.rows, x, SendPtr(out.as_mut_ptr())) };
+    unsafe { rows_into(Isa::get(), precision, w, Share::of(0..w.rows), x, SendPtr(out.as_mut_ptr())) };
+}
+
+/// Some rows of a matrix, and the weights that whoever multiplies them will probably read next, to be asked for meanwhile.
+#[derive(Clone)]
+pub(crate) struct Share<'a> {
+    pub rows: Range<usize>,
+    /// Empty for what follows the rows in memory.
+    pub then: &'a [u8],
+}
+
+impl Share<'_> {
+    /// Of somebody who goes on with what follows, or nobody knows with what.
+    fn of(rows: Range<usize>) -> Self {
+        Share { rows, then: &[] }
+    }
 }
 
 /// Where results go: column i of row r is at `r · stride + i`.
@@ -178,15 +205,15 @@ impl Out {
     }
 }
 
-/// Computes output columns `rows` for all rows of `x`.
+/// Computes output columns `share.rows` for all rows of `x`.
 ///
 /// # Safety
-/// `out` must be valid for `w.rows × x.rows()` values, and nobody else may touch columns `rows` of it meanwhile.
+/// `out` must be valid for `w.rows × x.rows()` values, and nobody else may touch these columns of it meanwhile.
 unsafe fn rows_into(
     isa: Isa,
     precision: Precision,
     w: &Matrix<'_>,
-    rows: Range<usize>,
+    share: Share<'_>,
     x: &Activations,
     out: SendPtr<f32>,
 ) {
@@ -201,10 +228,11 @@ unsafe fn rows_into(
     if rounded {
         use crate::lanes::int_rows_isa as int_rows;
         // SAFETY: promised by the caller.
-        if unsafe { with_int_format!(w.dtype, int_rows(isa, w, rows.clone(), x, out)) } {
+        if unsafe { with_int_format!(w.dtype, int_rows(isa, w, share.clone(), x, out)) } {
             return;
         }
     }
+    let rows = share.rows;
     for first in rows.clone().step_by(WEIGHT_ROWS) {
         let rows = first..(first + WEIGHT_ROWS).min(rows.end);
         if rounded {
@@ -416,7 +444,7 @@ mod tests {
         for isa in Isa::available() {
             let mut got = vec![f32::NAN; want.len()];
             // SAFETY: `got` holds rows × x_rows values and is ours alone.
-            unsafe { rows_into(isa, precision, &w, 0..rows, &x, SendPtr(got.as_mut_ptr())) };
+            unsafe { rows_into(isa, precision, &w, Share::of(0..rows), &x, SendPtr(got.as_mut_ptr())) };
             assert_eq!(bits(&got), bits(&want), "{dtype} {rows}×{cols}, {x_rows} rows, {}", isa.name());
         }
         for threads in [1, 2, 5] {

@@ -155,4 +155,9 @@ impl<'a> Matrix<'a> {
         let n = self.row_bytes();
         &self.bytes[row * n..(row + 1) * n]
     }
+
+    /// The bytes of row `row` and all after it.
+    pub fn from_row(&self, row: usize) -> &'a [u8] {
+        &self.bytes[row * self.row_bytes()..]
+    }
 }

@@ -1,7 +1,6 @@
 //! x86-64 with AVX2 and F16C: eight lanes.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 use calypte_quant::Matrix;
 
@@ -9,7 +8,7 @@ use super::many::{self, Job};
 use super::simd::dword;
 use super::{Shape, Simd, Unpack};
 use crate::Activations;
-use crate::matmul::Out;
+use crate::matmul::{Out, Share};
 
 /// The instructions of this tier.
 #[derive(Clone, Copy)]
@@ -20,9 +19,9 @@ pub(crate) struct Avx2;
 /// # Safety
 /// As there.
 #[target_feature(enable = "avx2,f16c")]
-pub(crate) unsafe fn int_rows<F: Unpack>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+pub(crate) unsafe fn int_rows<F: Unpack>(w: &Matrix<'_>, share: Share<'_>, x: &Activations, out: Out) {
     // SAFETY: passed on.
-    unsafe { super::int_rows::<Avx2, F>(w, rows, x, out) }
+    unsafe { super::int_rows::<Avx2, F>(w, share, x, out) }
 }
 
 /// # Safety

@@ -1,7 +1,6 @@
 //! x86-64 with AVX-512 F, BW, VL and VNNI: sixteen lanes.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 use calypte_quant::Matrix;
 
@@ -9,7 +8,7 @@ use super::avx2::Avx2;
 use super::many::{self, Job};
 use super::{Shape, Simd, Unpack};
 use crate::Activations;
-use crate::matmul::Out;
+use crate::matmul::{Out, Share};
 
 /// The instructions of this tier.
 #[derive(Clone, Copy)]
@@ -20,9 +19,9 @@ pub(crate) struct Avx512;
 /// # Safety
 /// As there.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,f16c")]
-pub(crate) unsafe fn int_rows<F: Unpack>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+pub(crate) unsafe fn int_rows<F: Unpack>(w: &Matrix<'_>, share: Share<'_>, x: &Activations, out: Out) {
     // SAFETY: passed on.
-    unsafe { super::int_rows::<Avx512, F>(w, rows, x, out) }
+    unsafe { super::int_rows::<Avx512, F>(w, share, x, out) }
 }
 
 /// # Safety

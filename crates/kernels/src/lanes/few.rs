@@ -1,32 +1,32 @@
 //! Few rows of activations: weights pass through once and are multiplied as they are unpacked.
 
-use std::ops::Range;
-
 use calypte_quant::Matrix;
 use calypte_quant::formats::BLOCK;
 
 use super::rows::{Part, RowsAhead};
 use super::{Factors, QUADS, Rows, Shape, Simd, Sink, Tile, Unpack, add_block, dot, parts};
 use crate::Activations;
-use crate::matmul::Out;
+use crate::matmul::{Out, Share};
 
 /// # Safety
 /// As [`super::int_rows`]; `x` must have one to four rows.
 #[inline(always)]
 pub(super) unsafe fn int_rows<V: Simd, F: Unpack>(
     w: &Matrix<'_>,
-    rows: Range<usize>,
+    share: Share<'_>,
     x: &Activations,
     out: Out,
 ) {
-    for part in parts(w.rows, V::LANES, rows) {
+    let mut parts = parts(w.rows, V::LANES, share.rows).peekable();
+    while let Some(part) = parts.next() {
+        let then = if parts.peek().is_some() { &[] } else { share.then };
         // SAFETY: passed on.
         unsafe {
             match x.rows() {
-                1 => one_part::<V, F, 1>(w, part, x, out),
-                2 => one_part::<V, F, 2>(w, part, x, out),
-                3 => one_part::<V, F, 3>(w, part, x, out),
-                _ => one_part::<V, F, 4>(w, part, x, out),
+                1 => one_part::<V, F, 1>(w, part, then, x, out),
+                2 => one_part::<V, F, 2>(w, part, then, x, out),
+                3 => one_part::<V, F, 3>(w, part, then, x, out),
+                _ => one_part::<V, F, 4>(w, part, then, x, out),
             }
         }
     }
@@ -38,14 +38,18 @@ pub(super) unsafe fn int_rows<V: Simd, F: Unpack>(
 unsafe fn one_part<V: Simd, F: Unpack, const N: usize>(
     w: &Matrix<'_>,
     part: Part,
+    then: &[u8],
     x: &Activations,
     out: Out,
 ) {
     // SAFETY: passed on; the lanes that are stored are rows that are asked for.
     unsafe {
         let rows = Rows::new(w, part.first);
-        let mut sums =
-            Dot::<V, F, N> { x: Tile::new(x, 0, 0), acc: [V::splat_f(0.0); N], ahead: rows.ahead(1, 0) };
+        let mut sums = Dot::<V, F, N> {
+            x: Tile::new(x, 0, 0),
+            acc: [V::splat_f(0.0); N],
+            ahead: rows.ahead(1, 0, then),
+        };
         F::unpack::<V, _>(&rows, 0..w.cols / BLOCK, &mut sums);
         for t in 0..N {
             part.store::<V>(out.at(t, part.first), sums.acc[t]);

@@ -88,7 +88,7 @@ pub(super) unsafe fn int_rows<V: Simd, F: Unpack>(
             let range = start..(start + panel_blocks).min(blocks);
             for (panel, part) in panels.iter_mut().zip(both) {
                 let rows = Rows::new(w, part.first);
-                let mut fill = Fill { panel, first: start, ahead: rows.ahead(V::PARTS, start) };
+                let mut fill = Fill { panel, first: start, ahead: rows.ahead(V::PARTS, start, &[]) };
                 // SAFETY: passed on.
                 unsafe { F::unpack::<V, _>(&rows, range.clone(), &mut fill) };
             }

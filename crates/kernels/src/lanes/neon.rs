@@ -6,7 +6,6 @@
 
 use std::arch::aarch64::*;
 use std::arch::asm;
-use std::ops::Range;
 
 use calypte_quant::Matrix;
 
@@ -14,7 +13,7 @@ use super::many::{self, Job};
 use super::simd::dword;
 use super::{Shape, Simd, Unpack};
 use crate::Activations;
-use crate::matmul::Out;
+use crate::matmul::{Out, Share};
 
 /// The instructions of this tier, with or without `sdot`.
 #[derive(Clone, Copy)]
@@ -27,9 +26,9 @@ const REGISTERS: usize = 2;
 ///
 /// # Safety
 /// As there.
-pub(crate) unsafe fn int_rows<F: Unpack>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+pub(crate) unsafe fn int_rows<F: Unpack>(w: &Matrix<'_>, share: Share<'_>, x: &Activations, out: Out) {
     // SAFETY: passed on.
-    unsafe { super::int_rows::<Neon<false>, F>(w, rows, x, out) }
+    unsafe { super::int_rows::<Neon<false>, F>(w, share, x, out) }
 }
 
 /// [`super::int_rows`], compiled for this tier with `sdot`.
@@ -37,9 +36,9 @@ pub(crate) unsafe fn int_rows<F: Unpack>(w: &Matrix<'_>, rows: Range<usize>, x: 
 /// # Safety
 /// As there.
 #[target_feature(enable = "dotprod")]
-pub(crate) unsafe fn int_rows_sdot<F: Unpack>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+pub(crate) unsafe fn int_rows_sdot<F: Unpack>(w: &Matrix<'_>, share: Share<'_>, x: &Activations, out: Out) {
     // SAFETY: passed on.
-    unsafe { super::int_rows::<Neon<true>, F>(w, rows, x, out) }
+    unsafe { super::int_rows::<Neon<true>, F>(w, share, x, out) }
 }
 
 /// # Safety

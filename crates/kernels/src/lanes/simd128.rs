@@ -1,7 +1,6 @@
 //! WebAssembly with SIMD128, as far as all engines agree on its results (nothing "relaxed"): four lanes.
 
 use std::arch::wasm32::*;
-use std::ops::Range;
 
 use calypte_quant::Matrix;
 
@@ -9,7 +8,7 @@ use super::many::{self, Job};
 use super::simd::dword;
 use super::{Shape, Simd, Unpack};
 use crate::Activations;
-use crate::matmul::Out;
+use crate::matmul::{Out, Share};
 
 /// The instructions of this tier.
 #[derive(Clone, Copy)]
@@ -19,9 +18,9 @@ pub(crate) struct Simd128;
 ///
 /// # Safety
 /// As there.
-pub(crate) unsafe fn int_rows<F: Unpack>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Out) {
+pub(crate) unsafe fn int_rows<F: Unpack>(w: &Matrix<'_>, share: Share<'_>, x: &Activations, out: Out) {
     // SAFETY: passed on.
-    unsafe { super::int_rows::<Simd128, F>(w, rows, x, out) }
+    unsafe { super::int_rows::<Simd128, F>(w, share, x, out) }
 }
 
 /// # Safety
