@@ -57,14 +57,13 @@ pub fn matmul_all<const N: usize>(
     let tasks = w.map(|w| w.rows.div_ceil(step));
     // The matrix of a task, and its first row.
     let place = |mut task: usize| {
-        let matrices = tasks.iter().enumerate();
-        matrices.into_iter().find_map(|(i, tasks)| match task.checked_sub(*tasks) {
-            None => Some((i, task * step)),
-            Some(left) => {
-                task = left;
-                None
+        for (i, tasks) in tasks.iter().enumerate() {
+            if task < *tasks {
+                return Some((i, task * step));
             }
-        })
+            task -= tasks;
+        }
+        None
     };
     team.run(tasks.iter().sum(), |task| {
         let (i, first) = place(task).expect("a task of one of the matrices");

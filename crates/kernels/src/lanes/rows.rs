@@ -52,9 +52,9 @@ impl<'a, V: Simd> Rows<'a, V> {
         unsafe { V::gather(self.bytes.as_ptr().add(at), self.stride) }
     }
 
-    /// Asks for `then`, or if it is empty for the rows `vectors` vectors of rows further on, or what lies there past the end of the
-    /// matrix; a step for each block of columns, of which `first` are done. A dot product has too many instructions per cache line for the processor to
-    /// run ahead by itself, and not every (virtual) machine has a hardware prefetcher at work.
+    /// Asks for `then`, or if it is empty for the rows `vectors` vectors of rows further on, or what lies there past the end of
+    /// the matrix; a step for each block of columns, of which `first` are done. A dot product has too many instructions per cache
+    /// line for the processor to run ahead by itself, and not every (virtual) machine has a hardware prefetcher at work.
     pub fn ahead<F: Unpack>(&self, vectors: usize, first: usize, then: &[u8]) -> RowsAhead<F, V> {
         let start = match then.is_empty() {
             true => self.bytes.as_ptr().wrapping_add(vectors * self.bytes.len()),
