@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 
 from capped import object_of
@@ -62,6 +63,8 @@ def decode(args, cache: str) -> tuple[float, float, float]:
         with open(timeline, encoding="utf-8") as file:
             spans = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
     tokens = [span for span in spans if span["name"] == "token"]
+    if not tokens:
+        sys.exit("the run has no token after the first, which is part of the prompt; ask for more with -n, as long as the model goes on")
     tokens = tokens[len(tokens) // 2:]
     begin, end = tokens[0]["ts"], tokens[-1]["ts"] + tokens[-1]["dur"]
     read = sum(span["args"]["bytes"] for span in spans

@@ -22,6 +22,8 @@ def main() -> None:
     parser.add_argument("--compute-ms", type=float, required=True, help="computing, a token")
     parser.add_argument("--read-ms", type=float, required=True, help="one read of an expert")
     args = parser.parse_args()
+    if args.layers < 1 or args.misses < 0 or args.compute_ms <= 0 or args.read_ms < 0:
+        parser.error("there must be a layer and some computing, and nothing can be negative")
     bound = max(args.compute_ms, args.misses * args.read_ms)
     print(f"computing {args.compute_ms:.1f} ms a token, reading {args.misses * args.read_ms:.1f}")
     for ahead in (0, 1, 2, 4, 8):

@@ -29,6 +29,10 @@ const BATCHES: [usize; 3] = [8, 64, 512];
 
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(name) = asked.iter().find(|name| DType::ALL.iter().all(|d| d.name() != name.as_str())) {
+        eprintln!("`{name}` is no format; there are {}", DType::ALL.map(DType::name).join(", "));
+        std::process::exit(2);
+    }
     let formats: Vec<DType> =
         DType::ALL.into_iter().filter(|d| asked.is_empty() || asked.iter().any(|a| a == d.name())).collect();
     let tier = Isa::get().name();
@@ -83,7 +87,7 @@ fn quickest_way(memory: &[u64]) -> (Way, f64) {
     }
     println!("memory read in these ways, GB/s, best and median of {READ_PASSES} passes");
     for (way, gb_s) in &tried {
-        println!("  {:22} {:5.1} {:5.1}", way.name, highest(gb_s), median(gb_s));
+        println!("  {:27} {:5.1} {:5.1}", way.name, highest(gb_s), median(gb_s));
     }
     let best = tried.iter().map(|(_, gb_s)| highest(gb_s)).fold(f64::NAN, f64::max);
     let (way, _) =

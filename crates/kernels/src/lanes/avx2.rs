@@ -44,7 +44,7 @@ fn count(bits: u32) -> __m128i {
 /// # Safety
 /// The processor must have SSE4.1; the bytes must be readable.
 #[inline(always)]
-pub(super) unsafe fn gather_four(start: *const u8, stride: usize) -> __m128i {
+unsafe fn gather_four(start: *const u8, stride: usize) -> __m128i {
     // SAFETY: promised by the caller.
     unsafe {
         let at = |row: usize| dword(start.add(row * stride));

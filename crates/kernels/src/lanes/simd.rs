@@ -23,7 +23,7 @@ pub(crate) trait Simd: Copy + 'static {
 
     /// Lane i of vector k: bytes `4k .. 4k + 4` at `start + i · stride`.
     unsafe fn turn(start: *const u8, stride: usize) -> [Self::I; 4];
-    /// Lane i: bytes `0 .. 4` at `start + i · stride`, which takes a third of the instructions of [`Simd::turn`].
+    /// Lane i: bytes `0 .. 4` at `start + i · stride`; for when the rest of what [`Simd::turn`] reads is not wanted.
     unsafe fn gather(start: *const u8, stride: usize) -> Self::I;
     unsafe fn splat(v: i32) -> Self::I;
     unsafe fn and(a: Self::I, b: Self::I) -> Self::I;
