@@ -31,6 +31,10 @@ fn main() {
         report("grouped, 32/4 heads of 128, token 8192", || GroupedCase::new(kind, wide, 8191, 1));
         report("latent, 64 heads of 512 + 64, token 8192", || LatentCase::new(kind, 8191, 1));
         report("latent, 64 heads of 512 + 64, 8 tokens at 8192", || LatentCase::new(kind, 8184, 8));
+        for heads in [64, 16] {
+            let name = format!("latent, {heads} heads, token 8192, 2048 selected");
+            report(&name, || SelectedCase::new(kind, heads, 8192, 2048));
+        }
     }
 }
 
@@ -187,6 +191,64 @@ impl Case for LatentCase {
 
     fn macs(&self) -> usize {
         pairs(self.first, self.rows) * Self::HEADS * (Self::KEY + Self::LATENT)
+    }
+
+    fn cache_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// As [`LatentCase`], of one token that sees a selection, in one layer after the other: what a cache holds of them does not stay in
+/// the processor's.
+struct SelectedCase {
+    heads: usize,
+    q: Vec<f32>,
+    layers: Vec<KvCache>,
+    selected: Vec<u32>,
+    bytes: usize,
+    scratch: Scratch,
+    out: Vec<f32>,
+}
+
+impl SelectedCase {
+    const LAYERS: usize = 8;
+
+    fn new(kind: KvType, heads: usize, positions: usize, selected: usize) -> Self {
+        let layer = || {
+            let mut cache = KvCache::new(kind, Order::Rows, 1, LatentCase::KEY, positions);
+            cache.push(&noise(positions * LatentCase::KEY));
+            cache
+        };
+        // Each position as likely as another, the same ones every time: the highest of some hashes.
+        let mut by_hash: Vec<u32> = (0..positions as u32).collect();
+        by_hash.sort_by_key(|p| p.wrapping_mul(0x9E37_79B1));
+        let mut of_all = by_hash.split_off(positions - selected);
+        of_all.sort_unstable();
+        SelectedCase {
+            heads,
+            q: noise(heads * LatentCase::KEY),
+            layers: (0..Self::LAYERS).map(|_| layer()).collect(),
+            bytes: Self::LAYERS * selected * LatentCase::KEY * kind.bytes(),
+            selected: of_all,
+            scratch: Scratch::default(),
+            out: vec![0.0; heads * LatentCase::LATENT],
+        }
+    }
+}
+
+impl Case for SelectedCase {
+    fn run(&mut self) {
+        let visible = Visible::Selected(&self.selected);
+        let of = |vector| Query { vector, visible, sink: None };
+        let queries: Vec<Query<'_>> = self.q.chunks(LatentCase::KEY).map(of).collect();
+        for cache in &self.layers {
+            let (keys, values) = (cache.view(0, LatentCase::KEY), cache.view(0, LatentCase::LATENT));
+            attend(&queries, keys, values, 0.05, &mut self.scratch, &mut self.out);
+        }
+    }
+
+    fn macs(&self) -> usize {
+        Self::LAYERS * self.selected.len() * self.heads * (LatentCase::KEY + LatentCase::LATENT)
     }
 
     fn cache_bytes(&self) -> usize {

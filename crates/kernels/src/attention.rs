@@ -10,6 +10,7 @@
 //! [`calypte_quant::reference`]; values times their weights, key by key; and one division by the sum. With a cache in f16 scaled queries
 //! and weights are rounded so that all products are exact (see `exact`), and only sums round.
 
+mod ahead;
 mod cache;
 mod divided;
 mod exact;

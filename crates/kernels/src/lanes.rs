@@ -29,6 +29,7 @@ mod rows;
 mod simd;
 #[cfg(target_arch = "wasm32")]
 mod simd128;
+mod streams;
 
 use std::mem::MaybeUninit;
 

@@ -167,6 +167,7 @@ pub fn matmul_serial(precision: Precision, w: &Matrix<'_>, x: &Activations, out:
 pub(crate) struct Share<'a> {
     pub rows: Range<usize>,
     /// Empty for what follows the rows in memory.
+    #[allow(dead_code)] // on a processor without lanes nobody asks
     pub then: &'a [u8],
 }
 

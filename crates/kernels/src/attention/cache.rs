@@ -8,10 +8,11 @@ use std::ops::Range;
 use calypte_quant::formats::{LANES, f16_to_f32};
 
 use super::Visible;
+use super::ahead::{Ahead, Vectors};
 use super::exact::half_of;
 use crate::Isa;
-use crate::fetch::{Ahead, fetch};
 use crate::isa::for_each_isa;
+use crate::scratch::Lines;
 use crate::wide::{Wide, for_each_wide};
 
 /// Positions of a head that lie together.
@@ -56,8 +57,8 @@ pub enum Order {
 
 #[derive(Debug)]
 enum Store {
-    F16(Vec<u16>),
-    F32(Vec<f32>),
+    F16(Lines<u16>),
+    F32(Lines<f32>),
 }
 
 /// A growing list of positions with a vector for each of some heads: `[positions / 64, heads, 64 · width]`.
@@ -85,8 +86,8 @@ impl KvCache {
     pub fn new(kind: KvType, order: Order, heads: usize, width: usize, positions: usize) -> KvCache {
         let numbers = positions.next_multiple_of(BLOCK_POSITIONS) * heads * width;
         let store = match kind {
-            KvType::F16 => Store::F16(Vec::with_capacity(numbers)),
-            KvType::F32 => Store::F32(Vec::with_capacity(numbers)),
+            KvType::F16 => Store::F16(Lines::with_capacity(numbers)),
+            KvType::F32 => Store::F32(Lines::with_capacity(numbers)),
         };
         KvCache { order, heads, width, len: 0, store }
     }
@@ -114,7 +115,7 @@ impl KvCache {
         let (order, heads, width) = (self.order, self.heads, self.width);
         match &mut self.store {
             Store::F16(store) => {
-                store.resize(numbers, 0);
+                store.resize(numbers);
                 let mut narrow = vec![0u16; row_width];
                 for (i, row) in rows.chunks_exact(row_width).enumerate() {
                     narrow_isa(Isa::get(), row, &mut narrow);
@@ -122,7 +123,7 @@ impl KvCache {
                 }
             }
             Store::F32(store) => {
-                store.resize(numbers, 0.0);
+                store.resize(numbers);
                 for (i, row) in rows.chunks_exact(row_width).enumerate() {
                     put(store, order, heads, width, first + i, row);
                 }
@@ -135,8 +136,8 @@ impl KvCache {
         self.len = self.len.min(len);
         let numbers = self.len.next_multiple_of(BLOCK_POSITIONS) * self.heads * self.width;
         match &mut self.store {
-            Store::F16(store) => store.truncate(numbers),
-            Store::F32(store) => store.truncate(numbers),
+            Store::F16(store) => store.resize(numbers),
+            Store::F32(store) => store.resize(numbers),
         }
     }
 
@@ -172,22 +173,34 @@ pub struct Cached<'a> {
     width: usize,
 }
 
-for_each_wide! { fn widen_isa(from: &[u16], from_stride: usize, width: usize, to: &mut [f32], to_stride: usize) = widen_body }
+/// Where the vectors of some positions begin in a store, `count` of them.
+pub(super) struct Places {
+    at: [usize; BLOCK_POSITIONS],
+    count: usize,
+}
 
-/// f32s of rows of f16s, as many rows as `from` has.
+impl Places {
+    fn of(count: usize, at: impl Fn(usize) -> usize) -> Places {
+        let mut places = Places { at: [0; BLOCK_POSITIONS], count };
+        places.at[..count].iter_mut().enumerate().for_each(|(i, place)| *place = at(i));
+        places
+    }
+
+    fn at(&self) -> &[usize] {
+        &self.at[..self.count]
+    }
+}
+
+for_each_wide! { fn widen_isa(store: &[u16], at: &[usize], width: usize, to: &mut [f32], to_stride: usize) = widen_body }
+
+/// f32s of `width` f16s from each of some places on.
 ///
 /// # Safety
 /// The processor must have the instructions of `W`.
 #[inline(always)]
-unsafe fn widen_body<W: Wide>(
-    from: &[u16],
-    from_stride: usize,
-    width: usize,
-    to: &mut [f32],
-    to_stride: usize,
-) {
-    for (from, to) in from.chunks(from_stride).zip(to.chunks_mut(to_stride)) {
-        let (whole, rest) = from[..width].as_chunks::<LANES>();
+unsafe fn widen_body<W: Wide>(store: &[u16], at: &[usize], width: usize, to: &mut [f32], to_stride: usize) {
+    for (at, to) in at.iter().zip(to.chunks_mut(to_stride)) {
+        let (whole, rest) = store[*at..*at + width].as_chunks::<LANES>();
         let (to_whole, to_rest) = to[..width].as_chunks_mut::<LANES>();
         for (from, to) in whole.iter().zip(to_whole) {
             // SAFETY: both are sixteen numbers; the rest is promised by the caller.
@@ -198,15 +211,6 @@ unsafe fn widen_body<W: Wide>(
         }
     }
 }
-
-fn copy_rows(from: &[f32], from_stride: usize, width: usize, to: &mut [f32], to_stride: usize) {
-    for (from, to) in from.chunks(from_stride).zip(to.chunks_mut(to_stride)) {
-        to[..width].copy_from_slice(&from[..width]);
-    }
-}
-
-/// How many vectors on one is asked for.
-const VECTORS_AHEAD: usize = 4;
 
 impl<'a> Cached<'a> {
     /// Numbers of a vector.
@@ -258,112 +262,108 @@ impl<'a> Cached<'a> {
         }
     }
 
-    /// Rows of `width` numbers that lie `from_stride` apart in the store from `at` on, as f32s that lie `stride` apart.
-    fn copy(
-        &self,
-        isa: Isa,
-        at: usize,
-        from_stride: usize,
-        rows: usize,
-        width: usize,
-        to: &mut [f32],
-        stride: usize,
-    ) {
-        let range = at..at + (rows - 1) * from_stride + width;
+    /// `width` numbers from each of these places on, as f32s that lie `stride` apart.
+    fn copy(&self, isa: Isa, at: &[usize], width: usize, to: &mut [f32], stride: usize) {
         match &self.cache.store {
-            Store::F16(store) => widen_isa(isa, &store[range], from_stride, width, to, stride),
-            Store::F32(store) => copy_rows(&store[range], from_stride, width, to, stride),
-        }
-    }
-
-    /// Number d of the `count` keys number `first ..` of the list, side by side at `to[d · BLOCK_POSITIONS ..]`. In a range both
-    /// `first` and the range start with a block; what stands behind the last key is unspecified.
-    pub(super) fn lanes(&self, isa: Isa, list: Visible<'_>, first: usize, count: usize, to: &mut [f32]) {
-        let (stride, width) = (BLOCK_POSITIONS, self.width);
-        match (list, self.cache.order) {
-            (Visible::Range { start, .. }, Order::Lanes) => {
-                // All of it in one row.
-                let at = self.block_at((start + first) / BLOCK_POSITIONS) + self.start * stride;
-                self.copy(isa, at, width * stride, 1, width * stride, to, width * stride);
-            }
-            _ => {
-                for i in 0..count {
-                    let position = list.position(first + i);
-                    (0..width).for_each(|d| to[d * stride + i] = self.number(position, d));
+            Store::F16(store) => widen_isa(isa, store, at, width, to, stride),
+            Store::F32(store) => {
+                for (at, to) in at.iter().zip(to.chunks_mut(stride)) {
+                    to[..width].copy_from_slice(&store[*at..*at + width]);
                 }
             }
         }
     }
 
-    /// The vectors number `first .. first + count` of the list, one after the other at `to[i · stride ..]`.
-    pub(super) fn rows(
+    /// Numbers `numbers` of the `count` keys number `first ..` of the list, side by side: the first of them at `to[.. count]`, the next
+    /// one from `to[BLOCK_POSITIONS]` on. In a range both `first` and the range start with a block; what stands behind the last key is
+    /// unspecified.
+    pub(super) fn lanes(
         &self,
         isa: Isa,
         list: Visible<'_>,
         first: usize,
         count: usize,
+        numbers: Range<usize>,
         to: &mut [f32],
-        stride: usize,
     ) {
-        let mut i = 0;
-        while i < count {
-            let position = list.position(first + i);
-            let inside = position % BLOCK_POSITIONS;
-            // As many as follow each other in one block.
-            let together = match list {
-                Visible::Range { .. } if !self.is_narrow() => (BLOCK_POSITIONS - inside).min(count - i),
-                _ => 1,
-            };
-            let to = &mut to[i * stride..];
-            match self.cache.order {
-                Order::Rows => {
-                    self.fetch_vector(list, first + i + VECTORS_AHEAD);
-                    let at = self.vector_at(position);
-                    self.copy(isa, at, self.cache.width, together, self.width, to, stride);
+        let stride = BLOCK_POSITIONS;
+        match (list, self.cache.order) {
+            (Visible::Range { start, .. }, Order::Lanes) => {
+                // All of it in one row.
+                let at = self.block_at((start + first) / stride) + (self.start + numbers.start) * stride;
+                self.copy(isa, &[at], numbers.len() * stride, to, numbers.len() * stride);
+            }
+            _ => {
+                for (d, to) in numbers.zip(to.chunks_mut(stride)) {
+                    (0..count).for_each(|i| to[i] = self.number(list.position(first + i), d));
                 }
-                Order::Lanes => {
-                    for (i, to) in (0..together).zip(to.chunks_mut(stride)) {
-                        to[..self.width]
-                            .iter_mut()
-                            .enumerate()
-                            .for_each(|(d, to)| *to = self.number(position + i, d));
+            }
+        }
+    }
+
+    /// Where vectors number `first .. first + count` of the list lie, of which [`Cached::rows`] gives the numbers.
+    pub(super) fn places(&self, list: Visible<'_>, first: usize, count: usize) -> Places {
+        Places::of(count, |i| {
+            let position = list.position(first + i);
+            let (block, inside) = (position / BLOCK_POSITIONS, position % BLOCK_POSITIONS);
+            let inside = match self.cache.order {
+                Order::Rows => inside * self.cache.width + self.start,
+                Order::Lanes => self.start * BLOCK_POSITIONS + inside,
+            };
+            self.block_at(block) + inside
+        })
+    }
+
+    /// Numbers `numbers` of the vectors at some places, one vector after the other at `to[i · stride ..]`.
+    pub(super) fn rows(&self, isa: Isa, at: &Places, numbers: Range<usize>, to: &mut [f32], stride: usize) {
+        let mut begin = at.at;
+        match self.cache.order {
+            Order::Rows => {
+                begin.iter_mut().for_each(|at| *at += numbers.start);
+                self.copy(isa, &begin[..at.count], numbers.len(), to, stride);
+            }
+            Order::Lanes => {
+                for (at, to) in at.at().iter().zip(to.chunks_mut(stride)) {
+                    for (d, to) in numbers.clone().zip(to) {
+                        self.copy(isa, &[at + d * BLOCK_POSITIONS], 1, std::slice::from_mut(to), 1);
                     }
                 }
             }
-            i += together;
         }
     }
 
-    /// Where the numbers of a position that count start in the store, if they lie in a row.
-    fn vector_at(&self, position: usize) -> usize {
-        let (block, inside) = (position / BLOCK_POSITIONS, position % BLOCK_POSITIONS);
-        self.block_at(block) + inside * self.cache.width + self.start
-    }
-
-    /// Asks for a vector of the list ahead of its use, if [`Cached::ahead`] does not.
-    fn fetch_vector(&self, list: Visible<'_>, i: usize) {
-        if i >= list.len() || matches!(list, Visible::Range { .. }) && !self.is_narrow() {
-            return;
+    /// The vectors of the tile that starts with number `first` of the list, to be asked for.
+    pub(super) fn ahead<'l>(&self, list: Visible<'l>, first: usize) -> Ahead<'l>
+    where
+        'a: 'l,
+    {
+        let last = list.len().min(first + BLOCK_POSITIONS);
+        if first >= last {
+            return Ahead::of::<u8>(&[]);
         }
-        let at = self.vector_at(list.position(i));
         match &self.cache.store {
-            Store::F16(store) => fetch(&store[at..at + self.width]),
-            Store::F32(store) => fetch(&store[at..at + self.width]),
+            Store::F16(store) => self.ahead_in(store, list, first, last),
+            Store::F32(store) => self.ahead_in(store, list, first, last),
         }
     }
 
-    /// The memory of the block of key number `first` of a range. Where the next selected vector lies no processor can guess: these
-    /// are asked for one by one.
-    pub(super) fn ahead(&self, list: Visible<'_>, first: usize) -> Ahead {
-        let Visible::Range { start, end } = list else { return Ahead::default() };
-        if start + first >= end || self.is_narrow() {
-            return Ahead::default();
-        }
-        let at = self.block_at((start + first) / BLOCK_POSITIONS);
-        let numbers = BLOCK_POSITIONS * self.cache.width;
-        match &self.cache.store {
-            Store::F16(store) => Ahead::of(&store[at..at + numbers]),
-            Store::F32(store) => Ahead::of(&store[at..at + numbers]),
+    fn ahead_in<'l, T>(&self, store: &'l [T], list: Visible<'l>, first: usize, last: usize) -> Ahead<'l> {
+        let of_block = BLOCK_POSITIONS * self.cache.width;
+        match (list, self.cache.order) {
+            (Visible::Range { start, .. }, _) if !self.is_narrow() => {
+                let at = self.block_at((start + first) / BLOCK_POSITIONS);
+                Ahead::of(&store[at..at + of_block])
+            }
+            (_, Order::Rows) => {
+                let vectors = Vectors {
+                    origin: store[self.block_at(0) + self.start..].as_ptr().cast(),
+                    block_stride_bytes: self.cache.heads * of_block * size_of::<T>(),
+                    stride_bytes: self.cache.width * size_of::<T>(),
+                    bytes: self.width * size_of::<T>(),
+                };
+                Ahead::each(vectors, list, first, last)
+            }
+            (_, Order::Lanes) => Ahead::of::<u8>(&[]),
         }
     }
 }

@@ -8,9 +8,9 @@ use calypte_quant::reference::LANES;
 use super::Query;
 use super::cache::{BLOCK_POSITIONS, Cached};
 use super::steps::{
-    Scaled, TOGETHER_MAX, Tile, Together, for_each_together, mix, row_numbers, score, tile_numbers, weigh,
+    Scaled, TILE_NUMBERS, TOGETHER_MAX, Tile, Together, for_each_together, mix, row_numbers, score, weigh,
 };
-use crate::scratch::grow;
+use crate::scratch::Lines;
 use crate::{Isa, Team};
 
 /// Queries that go over the cache together at least, however long the list is.
@@ -27,11 +27,11 @@ const BLOCKS_PER_TASK_MIN: usize = 4;
 pub struct DividedScratch {
     queries: Scaled,
     /// Scores as tasks wrote them: `[tasks, queries, keys of a task]`.
-    pieces: Vec<f32>,
+    pieces: Lines<f32>,
     /// Scores, then weights, `[queries, keys]`; the last number of a row is their sum.
-    weights: Vec<f32>,
+    weights: Lines<f32>,
     /// Sums of values as tasks wrote them: `[tasks, queries, columns of a task]`.
-    mixed: Vec<f32>,
+    mixed: Lines<f32>,
 }
 
 thread_local! {
@@ -49,12 +49,14 @@ pub fn divided_scratch_bytes(
     let pieces = row_numbers(positions) + TASKS_PER_THREAD * threads * BLOCK_POSITIONS;
     let query = row_numbers(positions) + pieces;
     let rows = TOGETHER_MAX * (2 * key_width + value_width.next_multiple_of(LANES));
-    size_of::<f32>() * (together(positions) * query + rows + threads * tile_numbers(key_width, value_width))
+    size_of::<f32>() * (together(positions) * query + rows + threads * TILE_NUMBERS)
 }
 
 /// How many queries go over so many positions together.
 fn together(positions: usize) -> usize {
-    (SCORES_BYTES / (2 * size_of::<f32>() * row_numbers(positions))).clamp(TOGETHER_MIN, TOGETHER_MAX)
+    (SCORES_BYTES / (2 * size_of::<f32>() * row_numbers(positions)))
+        .next_multiple_of(LANES)
+        .clamp(TOGETHER_MIN, TOGETHER_MAX)
 }
 
 /// [`attend`](super::attend) on all threads of a team, for queries so few that each thread could not have a pass over the cache of
@@ -90,14 +92,14 @@ fn attend_together(
     let tiles = of.tiles().div_ceil(tasks);
     let piece_keys = tiles * BLOCK_POSITIONS;
     let numbers = if tiles == 0 { 0 } else { of.tiles().div_ceil(tiles) * count * piece_keys };
-    grow(pieces, numbers);
+    pieces.grow(numbers);
     team.run_pieces(&mut pieces[..numbers], count * piece_keys, |task, scores| {
         let tiles = task * tiles..(task + 1) * tiles;
         TILE.with_borrow_mut(|tile| score(&of, scaled, keys, tiles, tile, scores, piece_keys));
     });
 
     let stride = row_numbers(of.list.len());
-    grow(weights, count * stride);
+    weights.grow(count * stride);
     team.run_pieces(&mut weights[..count * stride], stride, |q, row| {
         let of_query = pieces[..numbers].chunks_exact(piece_keys.max(1)).skip(q).step_by(count);
         let (scores, sum) = row.split_at_mut(stride - 1);
@@ -110,7 +112,7 @@ fn attend_together(
 
     let blocks = values.width().div_ceil(LANES);
     let columns = blocks.div_ceil(tasks).max(BLOCKS_PER_TASK_MIN) * LANES;
-    grow(mixed, count * blocks * LANES);
+    mixed.grow(count * blocks * LANES);
     team.run_pieces(&mut mixed[..count * blocks * LANES], count * columns, |task, mixed| {
         let first = task * columns;
         let values = values.columns(first..(first + columns).min(values.width()));

@@ -10,13 +10,14 @@ use super::steps::scale_isa;
 use super::{Order, Visible};
 use crate::Isa;
 use crate::isa::for_each_isa;
+use crate::scratch::Lines;
 
 /// Where scores are computed; it keeps its memory.
 #[derive(Debug, Default)]
 pub struct IndexScratch {
     queries: Vec<f32>,
-    tile: Vec<f32>,
-    of_heads: Vec<f32>,
+    tile: Lines<f32>,
+    of_heads: Lines<f32>,
 }
 
 for_each_isa! { fn add_heads_isa(of_heads: &[f32], weights: &[f32], scores: &mut [f32]) = add_heads_body }
@@ -67,11 +68,11 @@ fn index_scores_on(
     let IndexScratch { queries, tile, of_heads } = scratch;
     queries.resize(q.len(), 0.0);
     scale_isa(isa, q, scale, exact, queries);
-    tile.resize(TILE * width, 0.0);
-    of_heads.resize(TILE * heads, 0.0);
+    tile.grow(TILE * width);
+    of_heads.grow(TILE * heads);
     let list = Visible::Range { start, end: start + count };
     for (first, scores) in (0..count).step_by(TILE).zip(scores.chunks_mut(TILE)) {
-        keys.lanes(isa, list, first, scores.len(), tile);
+        keys.lanes(isa, list, first, scores.len(), 0..width, tile);
         let (a, b) = (Strided { numbers: queries, stride: width }, Strided { numbers: tile, stride: TILE });
         let blocks = scores.len().div_ceil(LANES);
         let product = Product { a, b, rows: heads, depth: width, blocks, exact, onto: false };

@@ -5,7 +5,7 @@
 
 use calypte_quant::formats::LANES;
 
-use crate::fetch::Ahead;
+use super::ahead::Ahead;
 use crate::wide::{Wide, for_each_wide};
 
 /// Rows of numbers that lie `stride` apart.
@@ -35,7 +35,7 @@ pub(super) struct Product<'a> {
 for_each_wide! {
     /// `c = a · b`, or `c += a · b`: c[i, j] is a sequence over the depth from the first on. Rows of `c` are `stride` apart.
     /// Meanwhile `ahead` is asked for.
-    pub(super) fn multiply(product: Product<'_>, c: &mut [f32], stride: usize, ahead: &mut Ahead) = multiply_body
+    pub(super) fn multiply(product: Product<'_>, c: &mut [f32], stride: usize, ahead: &mut Ahead<'_>) = multiply_body
 }
 
 /// Blocks of sixteen columns of the largest tile.
@@ -46,7 +46,7 @@ const ROWS_WORTH: usize = 6;
 /// # Safety
 /// The processor must have the instructions of `W`.
 #[inline(always)]
-unsafe fn multiply_body<W: Wide>(product: Product<'_>, c: &mut [f32], stride: usize, ahead: &mut Ahead) {
+unsafe fn multiply_body<W: Wide>(product: Product<'_>, c: &mut [f32], stride: usize, ahead: &mut Ahead<'_>) {
     let Product { a, b, rows, depth, blocks, .. } = product;
     if rows == 0 || blocks == 0 {
         return;
@@ -91,7 +91,7 @@ unsafe fn columns<W: Wide, const B: usize, const EXACT: bool>(
     b: *const f32,
     c: *mut f32,
     stride: usize,
-    ahead: &mut Ahead,
+    ahead: &mut Ahead<'_>,
 ) {
     let mut row = 0;
     while row < product.rows {
@@ -127,7 +127,7 @@ unsafe fn tile<W: Wide, const R: usize, const B: usize, const EXACT: bool>(
     b: *const f32,
     c: *mut f32,
     stride: usize,
-    ahead: &mut Ahead,
+    ahead: &mut Ahead<'_>,
 ) -> usize {
     // A tile that the registers cannot hold is never called; it need not be compiled either.
     if R * B > W::ACCUMULATORS && R * B > 1 {

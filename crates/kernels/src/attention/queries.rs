@@ -5,13 +5,13 @@ use calypte_quant::reference::LANES;
 use super::Query;
 use super::cache::Cached;
 use super::steps::{
-    Scaled, TOGETHER_MAX, Tile, Together, for_each_together, mix, row_numbers, score, tile_numbers, weigh,
+    Scaled, TILE_NUMBERS, TOGETHER_MAX, Tile, Together, for_each_together, mix, row_numbers, score, weigh,
 };
 use crate::Isa;
-use crate::scratch::grow;
+use crate::scratch::Lines;
 
 /// Queries that go over the cache together at least, however long the list is.
-const TOGETHER_MIN: usize = 8;
+const TOGETHER_MIN: usize = LANES;
 /// The scores of queries that go over the cache together should stay in a second-level cache.
 const SCORES_BYTES: usize = 1 << 20;
 
@@ -20,21 +20,21 @@ const SCORES_BYTES: usize = 1 << 20;
 pub struct Scratch {
     queries: Scaled,
     /// A row for each query.
-    scores: Vec<f32>,
+    scores: Lines<f32>,
     tile: Tile,
     /// Sums of values, rows of whole vectors.
-    mixed: Vec<f32>,
+    mixed: Lines<f32>,
 }
 
 /// Bytes of scratch of one thread for lists of up to `positions` keys of `key_width` numbers, and values.
 pub fn scratch_bytes(positions: usize, key_width: usize, value_width: usize) -> usize {
     let rows = 2 * TOGETHER_MAX * key_width + TOGETHER_MAX * value_width.next_multiple_of(LANES);
-    4 * (together(positions) * row_numbers(positions) + rows + tile_numbers(key_width, value_width))
+    4 * (together(positions) * row_numbers(positions) + rows + TILE_NUMBERS)
 }
 
 /// How many queries go over so many positions together.
 fn together(positions: usize) -> usize {
-    (SCORES_BYTES / (4 * row_numbers(positions))).clamp(TOGETHER_MIN, TOGETHER_MAX)
+    (SCORES_BYTES / (4 * row_numbers(positions))).next_multiple_of(LANES).clamp(TOGETHER_MIN, TOGETHER_MAX)
 }
 
 /// `out[n] = Σ softmax(scale · q_n·k_i) · v_i` over the positions that query n sees; zeros if it sees none.
@@ -78,7 +78,7 @@ fn attend_together(
     let of = Together::of(isa, queries, keys, values);
     let Scratch { queries: scaled, scores, tile, mixed } = scratch;
     let stride = row_numbers(of.list.len());
-    grow(scores, queries.len() * stride);
+    scores.grow(queries.len() * stride);
     scaled.fill(isa, queries, scale, keys);
     score(&of, scaled, keys, 0..of.tiles(), tile, scores, stride);
     let mut sums = [0f32; TOGETHER_MAX];
@@ -88,7 +88,7 @@ fn attend_together(
         *sum = weigh(isa, part, query.sink, values, scores);
     }
     let row = values.width().next_multiple_of(LANES);
-    grow(mixed, queries.len() * row);
+    mixed.grow(queries.len() * row);
     mix(&of, values, scores, stride, tile, &mut mixed[..queries.len() * row]);
     for (q, out) in out.chunks_exact_mut(values.width()).enumerate() {
         of.divide(q, &mixed[q * row..], sums[q], out);

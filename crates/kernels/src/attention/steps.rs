@@ -10,7 +10,7 @@ use super::exact::{factor, power_factor};
 use super::multiply::{Product, Strided, multiply};
 use super::{Query, Visible};
 use crate::isa::for_each_isa;
-use crate::scratch::grow;
+use crate::scratch::Lines;
 use crate::wide::{Wide, for_each_wide};
 use crate::{Isa, math, ops::max_or_nan};
 
@@ -139,22 +139,22 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
 #[derive(Debug, Default)]
 pub(super) struct Scaled {
     /// `[queries, width]`
-    rows: Vec<f32>,
+    rows: Lines<f32>,
     /// The same with queries in the lanes, where keys are not: `[width, queries in whole vectors]`.
-    lanes: Vec<f32>,
+    lanes: Lines<f32>,
 }
 
 impl Scaled {
     /// Multiplies all of them with the scale.
     pub fn fill(&mut self, isa: Isa, queries: &[Query<'_>], scale: f32, keys: Cached<'_>) {
         let width = keys.width();
-        grow(&mut self.rows, queries.len() * width);
+        self.rows.grow(queries.len() * width);
         for (query, scaled) in queries.iter().zip(self.rows.chunks_exact_mut(width)) {
             scale_isa(isa, query.vector, scale, keys.exact(), scaled);
         }
         if keys.order() == Order::Rows {
             let stride = queries.len().next_multiple_of(LANES);
-            grow(&mut self.lanes, width * stride);
+            self.lanes.grow(width * stride);
             for (i, row) in self.rows.chunks_exact(width).take(queries.len()).enumerate() {
                 self.lanes[i..].iter_mut().step_by(stride).zip(row).for_each(|(to, v)| *to = *v);
             }
@@ -175,18 +175,25 @@ fn scale_body(query: &[f32], scale: f32, exact: bool, scaled: &mut [f32]) {
     }
 }
 
-/// A tile of keys or values, and what else a thread needs for a tile.
+/// Numbers of each vector of a tile that are widened at a time: with as many positions they fit a first-level cache, where they are
+/// written and read.
+const NUMBERS: usize = 64;
+
+/// Numbers of vectors, in portions.
+fn portions(width: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..width).step_by(NUMBERS).map(move |start| start..width.min(start + NUMBERS))
+}
+
+/// Some numbers of a tile of keys or values, and what else a thread needs for a tile.
 #[derive(Debug, Default)]
 pub(super) struct Tile {
-    numbers: Vec<f32>,
+    numbers: Lines<f32>,
     /// Scores of a tile with queries in the lanes.
-    turned: Vec<f32>,
+    turned: Lines<f32>,
 }
 
 /// Numbers of a [`Tile`] at most.
-pub(super) fn tile_numbers(key_width: usize, value_width: usize) -> usize {
-    TILE * key_width.max(value_width.next_multiple_of(LANES)) + TILE * TOGETHER_MAX
-}
+pub(super) const TILE_NUMBERS: usize = TILE * NUMBERS + TILE * TOGETHER_MAX;
 
 /// Scores of the keys of some tiles that each query sees, and of some that it does not see, which are not to be used. A row of
 /// `scores` belongs to a query and starts with the first of these tiles; rows are `stride` apart.
@@ -202,39 +209,44 @@ pub(super) fn score(
     let (list, parts, isa) = (of.list, of.parts(), of.isa);
     let (width, exact) = (keys.width(), keys.exact());
     let Tile { numbers: tile, turned } = tile;
-    grow(tile, TILE * width);
-    grow(turned, TILE * TOGETHER_MAX);
+    tile.grow(TILE * NUMBERS);
+    turned.grow(TILE * TOGETHER_MAX);
     let blocks_of_queries = parts.len().div_ceil(LANES);
     for (first, scores_at) in tiles.map(|t| t * TILE).zip((0..).step_by(TILE)) {
         let Some(count) = list.len().checked_sub(first).map(|left| left.min(TILE)) else { return };
         let mut ahead = keys.ahead(list, first + TILE);
         match keys.order() {
             Order::Lanes => {
-                keys.lanes(isa, list, first, count, tile);
-                let b = Strided { numbers: tile, stride: TILE };
-                for (i, parts) in parts.chunks(ROWS).enumerate() {
-                    let (start, end) = parts.iter().fold((usize::MAX, 0), |(start, end), part| {
-                        (start.min(part.start), end.max(part.end))
-                    });
-                    if first + count <= start || end <= first {
-                        continue;
+                for numbers in portions(width) {
+                    let (start, depth, onto) = (numbers.start, numbers.len(), numbers.start > 0);
+                    keys.lanes(isa, list, first, count, numbers, tile);
+                    let b = Strided { numbers: tile, stride: TILE };
+                    for (i, parts) in parts.chunks(ROWS).enumerate() {
+                        let (seen_from, seen_to) = parts.iter().fold((usize::MAX, 0), |(from, to), part| {
+                            (from.min(part.start), to.max(part.end))
+                        });
+                        if first + count <= seen_from || seen_to <= first {
+                            continue;
+                        }
+                        let blocks = count.min(seen_to - first).div_ceil(LANES);
+                        let a = Strided { numbers: &queries.rows[i * ROWS * width + start..], stride: width };
+                        let product = Product { a, b, rows: parts.len(), depth, blocks, exact, onto };
+                        let scores = &mut scores[i * ROWS * stride + scores_at..];
+                        multiply(isa, product, scores, stride, &mut ahead);
                     }
-                    let blocks = count.min(end - first).div_ceil(LANES);
-                    let a = Strided { numbers: &queries.rows[i * ROWS * width..], stride: width };
-                    let product =
-                        Product { a, b, rows: parts.len(), depth: width, blocks, exact, onto: false };
-                    multiply(isa, product, &mut scores[i * ROWS * stride + scores_at..], stride, &mut ahead);
                 }
             }
             Order::Rows => {
-                keys.rows(isa, list, first, count, tile, width);
-                let (a, b) = (
-                    Strided { numbers: tile, stride: width },
-                    Strided { numbers: &queries.lanes, stride: blocks_of_queries * LANES },
-                );
-                let (rows, blocks) = (count, blocks_of_queries);
-                let product = Product { a, b, rows, depth: width, blocks, exact, onto: false };
-                multiply(isa, product, turned, TOGETHER_MAX, &mut ahead);
+                let (places, b_stride) = (keys.places(list, first, count), blocks_of_queries * LANES);
+                for numbers in portions(width) {
+                    let (start, depth, onto) = (numbers.start, numbers.len(), numbers.start > 0);
+                    keys.rows(isa, &places, numbers, tile, NUMBERS);
+                    let a = Strided { numbers: tile, stride: NUMBERS };
+                    let b = Strided { numbers: &queries.lanes[start * b_stride..], stride: b_stride };
+                    let product =
+                        Product { a, b, rows: count, depth, blocks: blocks_of_queries, exact, onto };
+                    multiply(isa, product, turned, TOGETHER_MAX, &mut ahead);
+                }
                 for (q, scores) in scores.chunks_exact_mut(stride).take(parts.len()).enumerate() {
                     let column = turned[q..].iter().step_by(TOGETHER_MAX);
                     scores[scores_at..scores_at + count].iter_mut().zip(column).for_each(|(s, t)| *s = *t);
@@ -317,33 +329,37 @@ pub(super) fn mix(
     let (list, parts, isa) = (of.list, of.parts(), of.isa);
     let row = values.width().next_multiple_of(LANES);
     let tile = &mut tile.numbers;
-    grow(tile, TILE * row);
+    tile.grow(TILE * NUMBERS);
     mixed.fill(0.0);
     for first in (0..list.len()).step_by(TILE) {
         let these = first..first + TILE.min(list.len() - first);
-        values.rows(isa, list, first, these.len(), tile, row);
+        let places = values.places(list, first, these.len());
         let mut ahead = values.ahead(list, first + TILE);
-        let mut add = |queries: Range<usize>, keys: Range<usize>| {
-            if keys.is_empty() {
-                return;
+        for columns in portions(values.width()) {
+            let (column, blocks) = (columns.start, columns.len().div_ceil(LANES));
+            values.rows(isa, &places, columns, tile, NUMBERS);
+            let mut add = |queries: Range<usize>, keys: Range<usize>| {
+                if keys.is_empty() {
+                    return;
+                }
+                let a = Strided { numbers: &weights[queries.start * stride + keys.start..], stride };
+                let b = Strided { numbers: &tile[(keys.start - first) * NUMBERS..], stride: NUMBERS };
+                let (rows, depth) = (queries.len(), keys.len());
+                let product = Product { a, b, rows, depth, blocks, exact: values.exact(), onto: true };
+                multiply(isa, product, &mut mixed[queries.start * row + column..], row, &mut ahead);
+            };
+            // Together what all of some queries see, one by one what only some of them do.
+            for start in (0..parts.len()).step_by(ROWS) {
+                let some = start..(start + ROWS).min(parts.len());
+                let common = parts[some.clone()].iter().fold(these.clone(), |all, part| overlap(&all, part));
+                if common.is_empty() {
+                    some.for_each(|q| add(q..q + 1, overlap(&parts[q], &these)));
+                    continue;
+                }
+                some.clone().for_each(|q| add(q..q + 1, overlap(&parts[q], &(these.start..common.start))));
+                add(some.clone(), common.clone());
+                some.for_each(|q| add(q..q + 1, overlap(&parts[q], &(common.end..these.end))));
             }
-            let a = Strided { numbers: &weights[queries.start * stride + keys.start..], stride };
-            let b = Strided { numbers: &tile[(keys.start - first) * row..], stride: row };
-            let (rows, depth, blocks) = (queries.len(), keys.len(), row / LANES);
-            let product = Product { a, b, rows, depth, blocks, exact: values.exact(), onto: true };
-            multiply(isa, product, &mut mixed[queries.start * row..], row, &mut ahead);
-        };
-        // Together what all of some queries see, one by one what only some of them do.
-        for start in (0..parts.len()).step_by(ROWS) {
-            let some = start..(start + ROWS).min(parts.len());
-            let common = parts[some.clone()].iter().fold(these.clone(), |all, part| overlap(&all, part));
-            if common.is_empty() {
-                some.for_each(|q| add(q..q + 1, overlap(&parts[q], &these)));
-                continue;
-            }
-            some.clone().for_each(|q| add(q..q + 1, overlap(&parts[q], &(these.start..common.start))));
-            add(some.clone(), common.clone());
-            some.for_each(|q| add(q..q + 1, overlap(&parts[q], &(common.end..these.end))));
         }
     }
 }

@@ -6,8 +6,8 @@ use std::ops::Range;
 use calypte_quant::Matrix;
 use calypte_quant::formats::BLOCK;
 
+use super::streams::Streams;
 use super::{Simd, Unpack};
-use crate::fetch::Streams;
 
 /// Neighbouring rows of a matrix, one for each lane.
 #[derive(Clone, Copy)]
