@@ -18,8 +18,8 @@ SWEEPS = {
     "dfreq": [4, 8, 16, 32, 64],
     "successor": [4, 6, 8, 12, 16, 24],
 }
-PLAIN = ["lru", "lfu", "lfru", "s3fifo", "least_stale", "eam", "expert_map", "spac", "elb", "belady", "belady_bypass"]
-LISTENERS = ["least_stale", "spac", "elb", "successor"]
+PLAIN = ["lru", "lfu", "lfru", "s3fifo", "least_stale", "eam", "expert_map", "spac", "elb", "forecast", "belady", "belady_bypass"]
+LISTENERS = ["least_stale", "spac", "elb", "successor", "forecast"]
 PREDICTORS = ["prev_token", "trajectory", "draft_tokens", "draft_tokens:4:90:90"]
 
 

@@ -20,11 +20,11 @@ Examples:
 
 Every policy is replayed with every predictor and every number of slots. Policies: lru, lfu,
 dfreq[:HALF-LIFE], lfru, s3fifo, least_stale, eam, expert_map, spac[:UP:DOWN], elb[:HALF-LIFE],
-successor[:HALF-LIFE], and belady and belady_bypass, which know the future. Predictors: none,
+successor[:HALF-LIFE], forecast, and belady and belady_bypass, which know the future. Predictors: none,
 prev_token, trajectory, recorded (what the run's own predictor guessed), and draft_tokens[:WINDOW[:ACCEPTANCE%[:ACCURACY%]]], which is SIMULATED: it
 is the trace's own future, made worse on purpose. Predictors tell a policy whom to keep; with
 --prefetch experts are also read on guesses, in idle disk time. Of the policies, least_stale, spac,
-elb and successor listen.
+elb, successor and forecast listen.
 
 With --json one object a line for each setting. `hit_rate`: experts that were in memory when a step
 needed them, from a cold start; `gap_closed`: how far it is from LRU (0) to Belady (1) with as many

@@ -150,9 +150,9 @@ fn better_policies_hit_more() {
     let rate = |policy: &str, predictor: &str| run(&trace, &setting(policy, predictor, 10)).hit_rate();
     let (lru, dfreq, belady) = (rate("lru", "none"), rate("dfreq", "none"), rate("belady", "none"));
     assert!(lru < dfreq && dfreq < belady, "{lru} {dfreq} {belady}");
-    assert!(rate("successor", "none") > lru);
+    assert!(rate("successor", "none") > lru && rate("forecast", "none") > lru);
     // Who listens to the future hits more; who sees all of it, as good as Belady within the window.
-    for policy in ["least_stale", "spac", "elb", "successor"] {
+    for policy in ["least_stale", "spac", "elb", "successor", "forecast"] {
         let perfect = rate(policy, "draft_tokens:4:100:100");
         let (deaf, typical) = (rate(policy, "none"), rate(policy, "draft_tokens"));
         assert!(

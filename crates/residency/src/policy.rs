@@ -5,6 +5,7 @@ mod dfreq;
 mod eam;
 mod elb;
 mod expert_map;
+mod forecast;
 mod least_stale;
 mod lfru;
 mod lfu;
@@ -18,6 +19,7 @@ pub use dfreq::{Dfreq, HALF_LIFE_STEPS_DEFAULT, HALF_LIFE_STEPS_MAX};
 pub use eam::Eam;
 pub use elb::Elb;
 pub use expert_map::ExpertMap;
+pub use forecast::Forecast;
 pub use least_stale::LeastStale;
 pub use lfru::Lfru;
 pub use lfu::Lfu;
@@ -45,6 +47,7 @@ pub const NAMES: &[&str] = &[
     "spac",
     "elb",
     "successor",
+    "forecast",
 ];
 
 /// The policy of the engine: the best of those in docs/residency.md that need no look at the future.
@@ -152,6 +155,7 @@ pub fn by_name(spec: &str) -> Option<Box<dyn Evict>> {
         ("elb", &[half_life @ 1..=HALF_LIFE_STEPS_MAX]) => Box::new(Elb::new(half_life)),
         ("successor", []) => Box::<Successor>::default(),
         ("successor", &[half_life @ 1..=HALF_LIFE_STEPS_MAX]) => Box::new(Successor::new(half_life)),
+        ("forecast", []) => Box::<Forecast>::default(),
         _ => return None,
     })
 }

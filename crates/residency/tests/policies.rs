@@ -118,7 +118,7 @@ proptest! {
 /// What earlier runs used orders those of whom nothing else is known, and two uses of one's own outweigh any past.
 #[test]
 fn a_seed_orders_and_fades() {
-    for name in ["dfreq", "successor", "elb", "lfru", "lfu"] {
+    for name in ["dfreq", "successor", "forecast", "elb", "lfru", "lfu"] {
         let key = |expert| Key { layer: 0, expert };
         let victims = |shares: &[f32], steps: u64| -> Vec<u32> {
             let mut policy = by_name(name).unwrap();
