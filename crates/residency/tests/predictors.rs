@@ -194,6 +194,42 @@ fn learned_begins_as_the_router_and_gets_better() {
     assert!(later > router + 0.5 * (1.0 - router), "{router} became {later}");
 }
 
+/// The next layer's attention adds much the same at neighbouring tokens: whoever remembers what the last token got knows more of it. Where
+/// every token gets something new, nobody does.
+#[test]
+fn learned_knows_what_the_previous_token_got() {
+    let recall = |name: &str, lasting: f32| {
+        let toy = Toy::new();
+        let mut gates = Toy::new();
+        let mut predictor = by_name(name).expect("a predictor");
+        let (mut noise, mut got) = (noise(9), [0.0f32; HIDDEN]);
+        let fresh = (1.0 - lasting * lasting).sqrt();
+        let (mut right, mut needed) = (0, 0);
+        for token in 0..4000 {
+            let residual: Vec<f32> = (0..HIDDEN).map(|_| noise()).collect();
+            got.iter_mut().for_each(|got| *got = lasting * *got + fresh * noise());
+            let inside = Some(Inside { residual: &residual, logits: &[0.0; EXPERTS] });
+            predictor.observe(&Routed { layer: 0, experts: &[0, 1, 2, 3], inside });
+            let mut guesses = Vec::new();
+            predictor.predict(1, 0, &mut gates, &mut guesses);
+            let after: Vec<f32> = residual.iter().zip(got).map(|(r, got)| r + got).collect();
+            let logits = Toy::times(&toy.router, &after);
+            let experts = Toy::best(&logits);
+            if token >= 2000 {
+                right += guesses.iter().filter(|guess| experts.contains(&guess.expert)).count();
+                needed += experts.len();
+            }
+            let inside = Some(Inside { residual: &after, logits: &logits });
+            predictor.observe(&Routed { layer: 1, experts: &experts, inside });
+        }
+        right as f32 / needed as f32
+    };
+    let gain = |lasting: f32| recall("learned", lasting) - recall("gate_ahead", lasting);
+    let (lasting, fresh) = (gain(0.9), gain(0.0));
+    assert!(lasting > 0.1, "lasting: {lasting} gained");
+    assert!(fresh < 0.02, "fresh: {fresh} gained");
+}
+
 /// A predictor that is wrong is soon not believed, and believed again when it is right.
 #[test]
 fn calibration_follows_what_happens() {
