@@ -216,7 +216,7 @@ pub struct EngineArgs {
     /// rounded, f32 for a model in floats]
     #[arg(long, value_name = "TYPE")]
     pub kv: Option<KvArg>,
-    /// Which experts lose their place in memory, of docs/residency.md: successor, dfreq, lfru, s3fifo, lru …
+    /// Which experts lose their place in memory, of docs/residency.md: forecast, successor, dfreq, s3fifo, lru …
     #[arg(long, value_name = "POLICY", default_value_t = Policy::default())]
     pub policy: Policy,
     /// Who guesses the experts of later layers: gate_ahead, learned, trajectory, prev_token or none; with `:LAYERS`, how

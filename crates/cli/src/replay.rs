@@ -41,7 +41,7 @@ pub struct ReplayArgs {
     #[arg(value_name = "TRACE")]
     pub trace: PathBuf,
     /// Policies, separated by commas
-    #[arg(long, value_name = "NAME,…", default_value = "lru,dfreq,successor", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,…", default_value = "lru,dfreq,forecast", value_delimiter = ',')]
     pub policy: Vec<String>,
     /// Predictors, separated by commas
     #[arg(long, value_name = "NAME,…", default_value = "none", value_delimiter = ',')]

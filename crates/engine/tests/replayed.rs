@@ -139,7 +139,7 @@ fn a_replay_is_the_run() {
 /// With its guesses in the trace, a run whose predictor needed the model is replayed without one.
 #[test]
 fn recorded_guesses_do_what_they_did() {
-    for policy in ["least_stale", "spac", "elb", "successor"] {
+    for policy in ["least_stale", "spac", "elb", "successor", "forecast"] {
         for predictor in ["gate_ahead", "learned:2", "prev_token"] {
             check("qwen3_moe-a", policy, predictor, Size::Percent(60.0), 1);
         }

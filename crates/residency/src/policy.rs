@@ -51,7 +51,7 @@ pub const NAMES: &[&str] = &[
 ];
 
 /// The policy of the engine: the best of those in docs/residency.md that need no look at the future.
-pub const DEFAULT: &str = "successor";
+pub const DEFAULT: &str = "forecast";
 
 /// Experts of this many tokens, if all differed, are the most that a union has unless it is of a prompt.
 const TOKENS_ALONE_MAX: usize = 2;

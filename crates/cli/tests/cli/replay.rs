@@ -37,7 +37,7 @@ fn a_replay_of_a_run_has_its_hits() {
         // The last token generated is never computed.
         assert_eq!(ran["tokens"], 47, "{ran}");
         assert!(ran["expert_hits"].as_u64() > Some(0) && ran["evictions"].as_u64() > Some(0), "{ran}");
-        let line = format!("--slots recorded --policy successor --predictor {predictor_again}");
+        let line = format!("--slots recorded --policy forecast --predictor {predictor_again}");
         let again = &replayed(&trace, &line)[0];
         assert_eq!(again["recall"].is_number(), predictor != "none", "{again}");
         for (a, b) in [("expert_hits", "hits"), ("expert_misses", "misses"), ("evictions", "evictions")] {
@@ -78,7 +78,7 @@ fn a_grid_has_a_line_for_each_setting() {
         assert_eq!(line["hit_rate"], line[own]);
     }
     let text = run(&words("replay {T}", &[("T", &trace)])).ok().stdout;
-    assert!(text.contains("slots a layer") && text.contains("successor"), "{text}");
+    assert!(text.contains("slots a layer") && text.contains("forecast"), "{text}");
 }
 
 #[test]

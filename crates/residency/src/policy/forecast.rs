@@ -379,8 +379,11 @@ impl Evict for Forecast {
         union.sort_unstable();
         union.retain(|&expert| (expert as usize) < this.experts);
         this.count_use(decay, &union);
+        if !this.asked {
+            return;
+        }
         this.set_prior();
-        if of_prompt(&union, this.top_k) || !this.asked {
+        if of_prompt(&union, this.top_k) {
             this.interrupt();
         } else {
             this.step(union, &below);
@@ -402,7 +405,11 @@ impl Evict for Forecast {
     fn victim(&mut self, layers: &[u32]) -> Option<Key> {
         for &layer in layers {
             if let Some(this) = self.layers.get_mut(layer as usize) {
-                this.asked = true;
+                if !std::mem::replace(&mut this.asked, true) {
+                    this.set_prior();
+                    this.stale = true;
+                    self.candidates.changed(layer);
+                }
                 this.refresh();
             }
         }
