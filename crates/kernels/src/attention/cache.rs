@@ -185,10 +185,6 @@ impl Places {
         places.at[..count].iter_mut().enumerate().for_each(|(i, place)| *place = at(i));
         places
     }
-
-    fn at(&self) -> &[usize] {
-        &self.at[..self.count]
-    }
 }
 
 for_each_wide! { fn widen_isa(store: &[u16], at: &[usize], width: usize, to: &mut [f32], to_stride: usize) = widen_body }
@@ -316,14 +312,13 @@ impl<'a> Cached<'a> {
 
     /// Numbers `numbers` of the vectors at some places, one vector after the other at `to[i · stride ..]`.
     pub(super) fn rows(&self, isa: Isa, at: &Places, numbers: Range<usize>, to: &mut [f32], stride: usize) {
-        let mut begin = at.at;
         match self.cache.order {
             Order::Rows => {
-                begin.iter_mut().for_each(|at| *at += numbers.start);
+                let begin = at.at.map(|place| place + numbers.start);
                 self.copy(isa, &begin[..at.count], numbers.len(), to, stride);
             }
             Order::Lanes => {
-                for (at, to) in at.at().iter().zip(to.chunks_mut(stride)) {
+                for (at, to) in at.at[..at.count].iter().zip(to.chunks_mut(stride)) {
                     for (d, to) in numbers.clone().zip(to) {
                         self.copy(isa, &[at + d * BLOCK_POSITIONS], 1, std::slice::from_mut(to), 1);
                     }
