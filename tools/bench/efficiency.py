@@ -7,7 +7,7 @@
 In turns, so that a disk that drifts is met in the same mood: the engine's own probe of the disk, a run at each share, the probe
 again (the mean of the two counts), and once a round a run with every expert in memory. Greedy text after eight fixed ids; nothing is
 remembered. The first half of the tokens is not counted: until the cache is full, a read also waits for the system to hand out memory.
-The page cache is not used by direct reads and is not dropped. Linux; nothing but Python.
+Reads are direct whatever the probe prefers, so the page cache is neither used nor dropped. Linux; nothing but Python.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main() -> None:
 
 def probe(args) -> float:
     """Bytes per second of expert-sized reads, as the engine makes them."""
-    return object_of([args.calypte, "plan", args.model, "--json", "--probe"])["disk"]["bytes_per_s"]
+    return object_of([args.calypte, "plan", args.model, "--json", "--probe", "--io", args.io])["disk"]["bytes_per_s"]
 
 
 def resident(args) -> float:
@@ -59,7 +59,7 @@ def decode(args, cache: str) -> tuple[float, float, float]:
         timeline = os.path.join(directory, "run.json")
         object_of([args.calypte, "run", args.model, "--prompt-ids", PROMPT, "-n", str(args.tokens), "--ignore-eos", "--temp", "0",
                    "--threads", str(args.threads), "--expert-cache", cache, "--no-learning", "--json", "--trace-out", timeline,
-                   "--predictor", args.predictor])
+                   "--predictor", args.predictor, "--io", args.io])
         with open(timeline, encoding="utf-8") as file:
             spans = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
     tokens = [span for span in spans if span["name"] == "token"]
@@ -80,6 +80,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--calypte", default="target/release/calypte", help="default: %(default)s")
     parser.add_argument("--share", type=numbers, default=[50.0, 25.0, 12.5], help="percent of all experts (default: 50,25,12.5)")
     parser.add_argument("-n", "--tokens", type=int, default=256, help="tokens of a run (default: %(default)s)")
+    parser.add_argument("--io", default="uring-direct", help="how weights are read (default: %(default)s); through the page cache this measures the page cache")
     parser.add_argument("--predictor", default="learned", help="who guesses (default: %(default)s)")
     parser.add_argument("-r", "--runs", type=int, default=3, help="rounds (default: %(default)s)")
     parser.add_argument("-t", "--threads", type=int, default=2, help="threads (default: %(default)s)")
