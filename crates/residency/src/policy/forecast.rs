@@ -51,7 +51,7 @@ const NOTHING: f32 = 1e-20;
 /// Evicts the expert with the lowest predicted use: the discounted share of the next steps that will use it.
 ///
 /// A step costs a pass over the weights of the experts used, to predict, and one over those of the experts used
-/// [`HORIZON_STEPS`] earlier, to learn: 16 bytes per pair of experts and layer, 79 MB for 75 layers of 256 experts. O(n) for the
+/// six steps earlier, to learn: 16 bytes per pair of experts and layer, 79 MB for 75 layers of 256 experts. O(n) for the
 /// first victim of a step, O(log n) for each other.
 #[derive(Debug)]
 pub struct Forecast {
