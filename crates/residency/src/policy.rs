@@ -70,6 +70,14 @@ fn of_prompt(union: &[u32], top_k: usize) -> bool {
     union.len() > top_k * TOKENS_ALONE_MAX
 }
 
+/// Those of a step's union that a layer of `experts` experts has, ascending.
+fn known(union: &[u32], experts: usize) -> Vec<u32> {
+    let mut known = union.to_vec();
+    known.sort_unstable();
+    known.retain(|&expert| (expert as usize) < experts);
+    known
+}
+
 /// An eviction policy, in the vocabulary of buffer managers: keys are touched, inserted, pinned, unpinned, evicted, and
 /// a victim is asked for.
 ///

@@ -37,6 +37,13 @@ pub struct Guess {
     pub probability: f32,
 }
 
+impl Guess {
+    /// Its probability, times `decay` for every token that it is further away than the next.
+    pub(crate) fn worth(&self, decay: f32) -> f32 {
+        (0..self.tokens_ahead.saturating_sub(1)).fold(self.probability, |worth, _| worth * decay)
+    }
+}
+
 /// What a router decided.
 #[derive(Clone, Copy, Debug)]
 pub struct Routed<'a> {

@@ -80,6 +80,19 @@ impl Score {
     }
 }
 
+/// Decayed sums below this are 0, before they become denormal and slow.
+const NOTHING: f32 = 1e-20;
+
+/// Leaves `kept` of decayed sums.
+pub fn fade(sums: &mut [f32], kept: f32) {
+    for sum in sums {
+        *sum *= kept;
+        if *sum < NOTHING {
+            *sum = 0.0;
+        }
+    }
+}
+
 /// For every expert, the sum over its uses of `2^(-age / half_life)`.
 #[derive(Debug)]
 pub struct DecayedCounts {

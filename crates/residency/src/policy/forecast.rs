@@ -11,9 +11,9 @@
 
 use std::collections::VecDeque;
 
-use super::decay::root_of_two;
+use super::decay::{fade, root_of_two};
 use super::order::order_of;
-use super::{Evict, Ranked, grown, of_prompt};
+use super::{Evict, Ranked, grown, known, of_prompt};
 use crate::predict::Guess;
 use crate::{Key, LayerSize};
 
@@ -45,8 +45,6 @@ const EXPECTED_WEIGHT: f32 = 0.7;
 const WINDOW_TOKENS_MAX: usize = 8;
 /// Numbers kept for every expert besides weights and predictions: frequency, age, prior, value, and two in the heap.
 const VALUES_PER_EXPERT: usize = 6;
-/// Decayed sums below this are 0, before they become denormal and slow.
-const NOTHING: f32 = 1e-20;
 
 /// Evicts the expert with the lowest predicted use: the discounted share of the next steps that will use it.
 ///
@@ -161,13 +159,8 @@ impl Layer {
     }
 
     fn count_use(&mut self, decay: f32, union: &[u32]) {
-        for (frequency, age) in self.frequency.iter_mut().zip(&mut self.age) {
-            *frequency *= decay;
-            if *frequency < NOTHING {
-                *frequency = 0.0;
-            }
-            *age += 1.0;
-        }
+        fade(&mut self.frequency, decay);
+        self.age.iter_mut().for_each(|age| *age += 1.0);
         for &expert in union {
             self.frequency[expert as usize] += 1.0 - decay;
             self.age[expert as usize] = 0.0;
@@ -255,9 +248,7 @@ impl Layer {
                     .for_each(|&(row, share)| add_scaled(&mut value, self.row(row), share));
                 value.iter_mut().for_each(|value| *value = logistic(*value));
                 for guess in &self.guesses {
-                    let after_next = guess.tokens_ahead.saturating_sub(1);
-                    let expected = (0..after_next).fold(guess.probability, |worth, _| worth * DISCOUNT);
-                    value[guess.expert as usize] += EXPECTED_WEIGHT * expected;
+                    value[guess.expert as usize] += EXPECTED_WEIGHT * guess.worth(DISCOUNT);
                 }
             }
         }
@@ -369,19 +360,19 @@ impl Evict for Forecast {
     fn touched(&mut self, _key: Key, _step: u64) {}
 
     fn step_touched(&mut self, layer: u32, _step: u64, union: &[u32]) {
-        let (decay, count) = (self.decay, self.layers.len());
-        let below = std::array::from_fn(|below| {
-            let found = layer_below(count, layer as usize, below + 1);
-            found.map_or(Vec::new(), |index| self.layers[index].latest.clone())
-        });
+        let decay = self.decay;
         let this = grown(&mut self.layers, layer);
-        let mut union = union.to_vec();
-        union.sort_unstable();
-        union.retain(|&expert| (expert as usize) < this.experts);
+        let union = known(union, this.experts);
         this.count_use(decay, &union);
         if !this.asked {
             return;
         }
+        let count = self.layers.len();
+        let below = std::array::from_fn(|below| {
+            let found = layer_below(count, layer as usize, below + 1);
+            found.map_or(Vec::new(), |index| self.layers[index].latest.clone())
+        });
+        let this = &mut self.layers[layer as usize];
         this.set_prior();
         if of_prompt(&union, this.top_k) {
             this.interrupt();

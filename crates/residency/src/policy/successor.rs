@@ -12,9 +12,9 @@
 
 use std::collections::VecDeque;
 
-use super::decay::root_of_two;
+use super::decay::{fade, root_of_two};
 use super::order::order_of;
-use super::{Evict, HALF_LIFE_STEPS_MAX, Ranked, grown, of_prompt};
+use super::{Evict, HALF_LIFE_STEPS_MAX, Ranked, grown, known, of_prompt};
 use crate::predict::Guess;
 use crate::{Key, LayerSize};
 
@@ -43,8 +43,6 @@ const EXPECTED_WEIGHT: f32 = 2.0;
 const EXPECTED_DECAY: f32 = 0.85;
 /// Numbers kept for every expert besides the table: frequency, succession, expectation, uses, and two in the heap.
 const VALUES_PER_EXPERT: u64 = 6;
-/// Decayed sums below this are 0, before they become denormal and slow.
-const NOTHING: f32 = 1e-20;
 
 /// Evicts the expert with the lowest `sqrt(decayed frequency) × succession + expectation`, where succession is the mean,
 /// over the experts of the present step, of how often the candidate followed them within a few steps.
@@ -94,12 +92,7 @@ impl Layer {
     }
 
     fn count_use(&mut self, decay: f32, union: &[u32]) {
-        for value in &mut self.frequency {
-            *value *= decay;
-            if *value < NOTHING {
-                *value = 0.0;
-            }
-        }
+        fade(&mut self.frequency, decay);
         union.iter().for_each(|&expert| self.frequency[expert as usize] += 1.0);
     }
 
@@ -201,9 +194,7 @@ impl Evict for Successor {
         expected.fill(0.0);
         for guess in guesses {
             if let Some(value) = expected.get_mut(guess.expert as usize) {
-                let after_next = guess.tokens_ahead.saturating_sub(1);
-                let worth = (0..after_next).fold(guess.probability, |worth, _| worth * EXPECTED_DECAY);
-                *value = value.max(worth);
+                *value = value.max(guess.worth(EXPECTED_DECAY));
             }
         }
         self.candidates.changed(layer);
@@ -214,9 +205,7 @@ impl Evict for Successor {
     fn step_touched(&mut self, layer: u32, _step: u64, union: &[u32]) {
         let decay = self.decay;
         let this = grown(&mut self.layers, layer);
-        let mut union = union.to_vec();
-        union.sort_unstable();
-        union.retain(|&expert| (expert as usize) < this.experts);
+        let union = known(union, this.experts);
         this.count_use(decay, &union);
         if of_prompt(&union, this.top_k) {
             // What follows what is lost in it.
