@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use calypte_replay::{Memory, Outcome, ReplayError, Setting, Timing, Trace, Uses, replay};
+use calypte_replay::{Memory, Outcome, ReplayError, Setting, Timing, Trace, Uses, check, replay};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -121,6 +121,9 @@ pub fn replays(args: &ReplayArgs) -> Result<(), Failure> {
     }
     let trace = read(args)?;
     let trace = Arc::new(trace);
+    for policy in &args.policy {
+        args.predictor.iter().try_for_each(|predictor| check(&trace, policy, predictor)).map_err(refused)?;
+    }
     let uses = Arc::new(Uses::of(&trace));
     let top_k = trace.layers().iter().map(|l| l.top_k).max().unwrap_or(0) as usize;
     let setting = |policy: &str, predictor: &str, memory| Setting {
@@ -139,9 +142,10 @@ pub fn replays(args: &ReplayArgs) -> Result<(), Failure> {
     let run = |policy: &str, predictor: &str, memory| {
         replay(&trace, &uses, &setting(policy, predictor, memory)).map_err(refused)
     };
+    let memories: Vec<Memory> =
+        args.slots.iter().map(|slots| memory(&trace, *slots, top_k)).collect::<Result<_, _>>()?;
     let mut out = Out::new();
-    for slots in &args.slots {
-        let memory = memory(&trace, *slots, top_k)?;
+    for memory in memories {
         let mut known: Option<Bounds> = None;
         if !args.json {
             out.line(&heading(memory, top_k))?;

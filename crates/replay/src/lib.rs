@@ -24,7 +24,7 @@ pub use draft::{DRAFT_DEFAULT, DRAFT_WINDOW_MAX, Draft, DraftTokens};
 pub use error::TraceError;
 pub use recorder::Recorder;
 pub use replay::{
-    CLAIRVOYANT, GuessCounts, Memory, Outcome, RECORDED, ReplayError, SIMULATED, Setting, replay,
+    CLAIRVOYANT, GuessCounts, Memory, Outcome, RECORDED, ReplayError, SIMULATED, Setting, check, replay,
     replay_watched,
 };
 pub use timing::Timing;

@@ -52,11 +52,14 @@ pub struct Setting {
 #[non_exhaustive]
 pub enum ReplayError {
     /// There is no such policy, or its parameters are wrong.
-    #[error("no policy is called {0:?}; there are {known}", known = names(policy::NAMES, CLAIRVOYANT))]
+    #[error(
+        "no policy is called {0:?}, or its parameters are wrong; there are {known}",
+        known = names(policy::NAMES, CLAIRVOYANT)
+    )]
     Policy(String),
     /// There is no such predictor, or its parameters are wrong.
     #[error(
-        "no predictor is called {0:?}; there are {known}, {RECORDED} if the trace has guesses, and draft_tokens takes \
+        "no predictor is called {0:?}, or its parameters are wrong; there are {known}, {RECORDED} if the trace has guesses, and draft_tokens takes \
          a window of 1 to {DRAFT_WINDOW_MAX} tokens, an acceptance and an accuracy in percent",
         known = names(SIMULATED, predict::OF_ROUTING)
     )]
@@ -155,6 +158,17 @@ pub fn replay_watched(
     let log = Log::default();
     let policy = log.watch(evictor(uses, &setting.policy)?);
     Ok((Replay::new(trace, setting, policy)?.run(), log))
+}
+
+/// Whether [`replay()`] knows these names, so that a refusal need not come after half of the results.
+///
+/// # Errors
+/// [`ReplayError`] for the first that it does not know.
+pub fn check(trace: &Arc<Trace>, policy: &str, guesser: &str) -> Result<(), ReplayError> {
+    if !CLAIRVOYANT.contains(&policy) && policy::by_name(policy).is_none() {
+        return Err(ReplayError::Policy(policy.to_owned()));
+    }
+    predictor(trace, guesser).map(drop)
 }
 
 fn evictor(uses: &Arc<Uses>, spec: &str) -> Result<Box<dyn Evict>, ReplayError> {

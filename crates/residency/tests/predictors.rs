@@ -325,3 +325,33 @@ fn learned_learns_every_distance_by_itself() {
     let (router, learned) = (recall_from_two("gate_ahead"), recall_from_two("learned"));
     assert!(learned > router + 0.8 * (1.0 - router), "{router} became {learned}");
 }
+
+/// What ended a conversation says nothing of what begins the next.
+#[test]
+fn another_conversation_does_not_go_on_from_the_last() {
+    let token = |predictor: &mut dyn Predict, expert: u32| {
+        (0..LAYERS).for_each(|layer| predictor.observe(&Routed { layer, experts: &[expert], inside: None }));
+    };
+    let guessed = |predictor: &mut dyn Predict, ahead| {
+        let mut guesses = Vec::new();
+        predictor.predict(0, ahead, &mut (), &mut guesses);
+        guesses.iter().map(|guess| guess.expert).collect::<Vec<_>>()
+    };
+    let two = |name: &str, between: bool| {
+        let mut predictor = by_name(name).expect("a predictor");
+        [1, 2].into_iter().for_each(|expert| token(&mut *predictor, expert));
+        if between {
+            predictor.sequence_begins();
+        }
+        predictor
+    };
+    assert_eq!(guessed(&mut *two("prev_token", false), 1), [2]);
+    assert_eq!(guessed(&mut *two("prev_token", true), 1), []);
+    // All that is stored votes, and two are named: 1 was followed by 2, 2 by 3 unless that was another conversation, 3 by 4.
+    for (between, next, after_next) in [(false, [2, 3], &[3, 4][..]), (true, [2, 4], &[])] {
+        let mut trajectory = two("trajectory", between);
+        [3, 4, 2].into_iter().for_each(|expert| token(&mut *trajectory, expert));
+        assert_eq!(guessed(&mut *trajectory, 1), next);
+        assert_eq!(guessed(&mut *trajectory, 2), after_next);
+    }
+}

@@ -91,12 +91,21 @@ fn what_cannot_be_replayed_is_refused() {
     let bytes = std::fs::read(&trace).expect("the trace");
     std::fs::write(&cut, &bytes[..bytes.len() - 9]).expect("written");
     let cases = [
-        ("replay {T} --policy mru", 2, "no policy is called \"mru\"; there are lru"),
+        (
+            "replay {T} --policy mru",
+            2,
+            "no policy is called \"mru\", or its parameters are wrong; there are lru",
+        ),
+        (
+            "replay {T} --policy lru,forecast:6",
+            2,
+            "no policy is called \"forecast:6\", or its parameters are wrong",
+        ),
         ("replay {T} --predictor guess", 2, "no predictor is called \"guess\""),
         ("replay {T} --predictor gate_ahead", 2, "gate_ahead needs a running model; record a trace with"),
         ("replay {N} --predictor learned", 2, "this trace has the guesses of nobody"),
         ("replay {N} --predictor recorded", 2, "the trace has no guesses"),
-        ("replay {T} --slots 1", 4, "1 slots are less than the"),
+        ("replay {T} --slots 4k,1", 4, "1 slots are less than the"),
         ("replay {C}", 3, "found 3 bytes until the end of the file"),
         ("replay {C}.none", 3, "No such file"),
         ("trace {D}/model.gguf --prompt-ids 1 -o {C}", 2, "has no experts"),
@@ -108,6 +117,7 @@ fn what_cannot_be_replayed_is_refused() {
         let ran = run(&words(line, &[("T", &trace), ("N", &silent), ("C", &cut), ("D", &dense)]));
         assert_eq!(ran.code, code, "{line}: {}", ran.stderr);
         assert!(ran.stderr.contains(part), "{line}: {}", ran.stderr);
+        assert_eq!(ran.stdout, "", "{line}: no half of a table");
     }
 }
 

@@ -25,6 +25,10 @@ impl Predict for PrevToken {
         "prev_token"
     }
 
+    fn sequence_begins(&mut self) {
+        self.layers.iter_mut().for_each(|layer| layer.experts.clear());
+    }
+
     fn observe(&mut self, routed: &Routed<'_>) {
         let layer = grown(&mut self.layers, routed.layer);
         if !layer.experts.is_empty() {

@@ -83,16 +83,27 @@ impl Trajectory {
         self.voters = best;
     }
 
-    /// The slot of the token `ahead` after that of `slot`, unless it is not stored.
+    /// The slot of the token `ahead` after that of `slot`, unless it is not stored or of another conversation.
     fn later(&self, slot: usize, ahead: usize) -> Option<usize> {
         let age = (self.stored - 1 - slot) % MAPS_MAX;
-        (ahead <= age).then_some((slot + ahead) % MAPS_MAX)
+        let after = |ahead| (slot + ahead) % MAPS_MAX;
+        let goes_on = ahead <= age && (0..=ahead).all(|step| !self.maps[after(step)].is_empty());
+        goes_on.then_some(after(ahead))
     }
 }
 
 impl Predict for Trajectory {
     fn name(&self) -> &'static str {
         "trajectory"
+    }
+
+    fn sequence_begins(&mut self) {
+        if self.layer.take().is_some() {
+            self.store();
+            // A token that used nothing stands between two conversations: see `later`.
+            self.store();
+            self.voters.clear();
+        }
     }
 
     fn observe(&mut self, routed: &Routed<'_>) {
