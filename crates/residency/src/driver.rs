@@ -400,6 +400,20 @@ impl ExpertCache {
         self.pending_error.take().map_or(Ok(()), Err)
     }
 
+    /// The next read to end, or `None` when there is none; meanwhile memory for others is made ready.
+    fn wait_usefully(&mut self, layer: usize) -> Option<Completion> {
+        let slot_bytes = self.rooms.get(layer).map_or(0, |room| room.slot_bytes);
+        while self.disk.in_flight() > 0 {
+            if let Some(completion) = self.disk.poll() {
+                return Some(completion);
+            }
+            if !self.pool.make_ready(slot_bytes) {
+                break;
+            }
+        }
+        self.disk.wait()
+    }
+
     fn wait_for_one(&mut self, layer: u32) -> Result<(), ResidencyError> {
         if !self.machine.step_reads() {
             // What is under way, if anything is, are guesses: the step waits for none of them while it can help itself.
@@ -407,7 +421,7 @@ impl ExpertCache {
             self.check_pending_error()?;
         }
         let waited = Stopwatch::start();
-        let completion = self.disk.wait();
+        let completion = self.wait_usefully(layer as usize);
         let wait_ns = waited.elapsed_ns();
         self.wait_ns += wait_ns;
         if let (Some(recorder), Some(started)) = (&self.recorder, waited.started()) {
