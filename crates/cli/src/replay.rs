@@ -121,10 +121,13 @@ pub fn replays(args: &ReplayArgs) -> Result<(), Failure> {
     }
     let trace = read(args)?;
     let trace = Arc::new(trace);
-    for policy in &args.policy {
-        args.predictor.iter().try_for_each(|predictor| check(&trace, policy, predictor)).map_err(refused)?;
-    }
     let uses = Arc::new(Uses::of(&trace));
+    for policy in &args.policy {
+        args.predictor
+            .iter()
+            .try_for_each(|predictor| check(&trace, &uses, policy, predictor))
+            .map_err(refused)?;
+    }
     let top_k = trace.layers().iter().map(|l| l.top_k).max().unwrap_or(0) as usize;
     let setting = |policy: &str, predictor: &str, memory| Setting {
         policy: policy.to_owned(),

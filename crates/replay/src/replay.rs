@@ -12,8 +12,12 @@ use crate::{Belady, DRAFT_DEFAULT, Draft, DraftTokens, Log, Timing, Trace, Uses,
 
 /// Tokens ahead for which predictors are asked whom to keep; those of draft tokens, for their whole window.
 const HORIZON_TOKENS: u32 = 4;
+/// Belady's rule within the machine.
+const BELADY: &str = "belady";
+/// The bound of every cache, which is no policy of the machine.
+const BYPASS: &str = "belady_bypass";
 /// Policies that only a replay has.
-pub const CLAIRVOYANT: &[&str] = &["belady", "belady_bypass"];
+pub const CLAIRVOYANT: &[&str] = &[BELADY, BYPASS];
 /// Predictors that only a replay has, and that of no guesses.
 pub const SIMULATED: &[&str] = &["none", "draft_tokens"];
 /// The predictor of the run itself, whose guesses its trace has.
@@ -138,7 +142,7 @@ impl Outcome {
 /// # Errors
 /// [`ReplayError`] for unknown names, and when the memory does not hold one token's experts of every layer.
 pub fn replay(trace: &Arc<Trace>, uses: &Arc<Uses>, setting: &Setting) -> Result<Outcome, ReplayError> {
-    if setting.policy == "belady_bypass" {
+    if setting.policy == BYPASS {
         predictor(trace, &setting.predictor)?;
         return bypassing(trace, uses, setting);
     }
@@ -164,15 +168,15 @@ pub fn replay_watched(
 ///
 /// # Errors
 /// [`ReplayError`] for the first that it does not know.
-pub fn check(trace: &Arc<Trace>, policy: &str, guesser: &str) -> Result<(), ReplayError> {
-    if !CLAIRVOYANT.contains(&policy) && policy::by_name(policy).is_none() {
-        return Err(ReplayError::Policy(policy.to_owned()));
+pub fn check(trace: &Arc<Trace>, uses: &Arc<Uses>, policy: &str, guesser: &str) -> Result<(), ReplayError> {
+    if policy != BYPASS {
+        evictor(uses, policy)?;
     }
     predictor(trace, guesser).map(drop)
 }
 
 fn evictor(uses: &Arc<Uses>, spec: &str) -> Result<Box<dyn Evict>, ReplayError> {
-    if spec == "belady" {
+    if spec == BELADY {
         return Ok(Box::new(Belady::new(Arc::clone(uses))));
     }
     policy::by_name(spec).ok_or_else(|| ReplayError::Policy(spec.to_owned()))
