@@ -1,5 +1,5 @@
-//! Exponentially decayed counts in integers: the CRF of Lee et al., "LRFU" (IEEE Trans. Computers 50, 2001) with the
-//! weighing function 2^(-age / half-life).
+//! Exponentially decayed counts: the CRF of Lee et al., "LRFU" (IEEE Trans. Computers 50, 2001) with the weighing function
+//! 2^(-age / half-life). In integers where experts are ordered by nothing else, in floats for policies that calculate with them.
 
 use crate::Key;
 use crate::per_expert::PerExpert;
