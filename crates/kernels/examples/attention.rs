@@ -50,10 +50,11 @@ fn report<C: Case>(name: &str, case: impl FnOnce() -> C) {
     if std::env::args().nth(1).is_some_and(|part| !name.contains(&part)) {
         return;
     }
+    let team = Team::new(1);
     let (mut case, mut times, mut peaks) = (case(), Vec::new(), Vec::new());
     case.run();
     for _ in 0..RUNS {
-        peaks.push(float_peak_gmac_s());
+        peaks.push(float_peak_gmac_s(&team));
         let start = Instant::now();
         case.run();
         times.push(start.elapsed().as_secs_f64());

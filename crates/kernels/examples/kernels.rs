@@ -1,7 +1,7 @@
-//! How fast one thread multiplies, per format, beside what the machine could do: matrix-vector products against the speed
-//! at which memory is read, products with many rows against the peak of the integer dot instruction.
+//! How fast one thread (or several) multiplies, per format, beside what as many threads could do: matrix-vector products
+//! against the speed at which memory is read, products with many rows against the peak of the integer dot instruction.
 //!
-//!     cargo run --release -p calypte-kernels --example kernels [FORMAT …]
+//!     cargo run --release -p calypte-kernels --example kernels [--threads N] [FORMAT …]
 //!     CALYPTE_ISA=avx2 cargo run --release -p calypte-kernels --example kernels Q4_K
 //!
 //! Every figure is the best and the median of `RUNS` runs; ceilings and products alternate, since the machine's speed drifts.
@@ -28,7 +28,17 @@ const TILE_ROWS: usize = 768;
 const BATCHES: [usize; 3] = [8, 64, 512];
 
 fn main() {
-    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let mut asked: Vec<String> = std::env::args().skip(1).collect();
+    let threads = match asked.iter().position(|a| a == "--threads") {
+        None => 1,
+        Some(at) => match asked.drain(at..asked.len().min(at + 2)).nth(1).and_then(|n| n.parse().ok()) {
+            Some(n) if n > 0 => n,
+            _ => {
+                eprintln!("--threads takes a number of threads, 1 or more");
+                std::process::exit(2);
+            }
+        },
+    };
     if let Some(name) = asked.iter().find(|name| DType::ALL.iter().all(|d| d.name() != name.as_str())) {
         eprintln!("`{name}` is no format; there are {}", DType::ALL.map(DType::name).join(", "));
         std::process::exit(2);
@@ -37,21 +47,21 @@ fn main() {
         DType::ALL.into_iter().filter(|d| asked.is_empty() || asked.iter().any(|a| a == d.name())).collect();
     let tier = Isa::get().name();
     println!(
-        "tier {tier}, one thread, best and median of {RUNS}, memory holding {} MiB",
+        "tier {tier}, {threads} thread(s), best and median of {RUNS}, memory holding {} MiB",
         VECTOR_WEIGHT_BYTES >> 20
     );
-    let team = Team::new(1);
+    let team = Team::new(threads);
     let memory = vec![1u64; VECTOR_WEIGHT_BYTES / 8];
-    let (way, mut read_best) = quickest_way(&memory);
+    let (way, mut read_best) = quickest_way(&team, &memory);
     for dtype in formats {
         let vector = Case::new(dtype, VECTOR_WEIGHT_BYTES / dtype.row_bytes(COLS).expect("whole blocks"));
         let tile = Case::new(dtype, TILE_ROWS);
         let (mut read, mut vector_gb_s, mut peak) = (Vec::new(), Vec::new(), Vec::new());
         let mut tile_gmac_s = BATCHES.map(|_| Vec::new());
         for _ in 0..RUNS {
-            read.push(way.gb_s(&memory));
+            read.push(way.gb_s(&team, &memory));
             vector_gb_s.push(vector.bytes.len() as f64 / vector.seconds(&team, 1) / 1e9);
-            peak.push(dot_peak_gmac_s());
+            peak.push(dot_peak_gmac_s(&team));
             for (batch, gmac_s) in BATCHES.iter().zip(&mut tile_gmac_s) {
                 gmac_s.push((TILE_ROWS * COLS * batch) as f64 / tile.seconds(&team, *batch) / 1e9);
             }
@@ -75,14 +85,14 @@ fn main() {
 }
 
 /// The way in which memory is read fastest, and how fast in 10⁹ bytes a second at best. All ways alternate and are told.
-fn quickest_way(memory: &[u64]) -> (Way, f64) {
+fn quickest_way(team: &Team, memory: &[u64]) -> (Way, f64) {
     let mut tried: Vec<(Way, Vec<f64>)> = ways().into_iter().map(|way| (way, Vec::new())).collect();
     let other = memory.to_vec();
     for _ in 0..READ_PASSES {
         for (way, gb_s) in &mut tried {
             // Out of a large last-level cache, as a product's weights drive it out below.
-            way.gb_s(&other);
-            gb_s.push(way.gb_s(memory));
+            way.gb_s(team, &other);
+            gb_s.push(way.gb_s(team, memory));
         }
     }
     println!("memory read in these ways, GB/s, best and median of {READ_PASSES} passes");

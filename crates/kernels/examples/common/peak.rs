@@ -1,23 +1,25 @@
-//! The most that one thread could compute: loops of one instruction (or two) and nothing else.
+//! The most that threads could compute: loops of one instruction (or two) and nothing else.
 
-use calypte_kernels::Isa;
+use calypte_kernels::{Isa, Team};
 
-/// Multiply-accumulates a second, in 10⁹, of the widest integer dot instruction; NaN where this is not known.
-pub fn dot_peak_gmac_s() -> f64 {
+/// Multiply-accumulates a second, in 10⁹, of the widest integer dot instruction on all threads of the team; NaN where this is not known.
+pub fn dot_peak_gmac_s(team: &Team) -> f64 {
     #[cfg(target_arch = "x86_64")]
     if Isa::get() == Isa::Avx512 {
         // SAFETY: this tier is only ever chosen where the processor has these instructions.
-        return gmac_s(size_of::<avx512::Vector>(), || unsafe { avx512::dots() });
+        return gmac_s(team, size_of::<avx512::Vector>(), || unsafe { avx512::dots() });
     }
     f64::NAN
 }
 
 /// Multiply-accumulates a second, in 10⁹, of the widest fused multiplication and addition; NaN where this is not known.
-pub fn float_peak_gmac_s() -> f64 {
+pub fn float_peak_gmac_s(team: &Team) -> f64 {
     #[cfg(target_arch = "x86_64")]
     if Isa::get() == Isa::Avx512 {
         // SAFETY: as above.
-        return gmac_s(size_of::<avx512::Vector>() / size_of::<f32>(), || unsafe { avx512::products() });
+        return gmac_s(team, size_of::<avx512::Vector>() / size_of::<f32>(), || unsafe {
+            avx512::products()
+        });
     }
     f64::NAN
 }
@@ -29,13 +31,15 @@ const TURNS: usize = 2_000_000;
 #[cfg(target_arch = "x86_64")]
 const CHAINS: usize = 16;
 
-/// How fast `work` is, which does `CHAINS` times `TURNS` steps of `macs` multiply-accumulates each.
+/// How fast `work` is, which does `CHAINS` times `TURNS` steps of `macs` multiply-accumulates each, once on every thread.
 #[cfg(target_arch = "x86_64")]
-fn gmac_s<R>(macs: usize, work: impl FnOnce() -> R) -> f64 {
+fn gmac_s<R>(team: &Team, macs: usize, work: impl Fn() -> R + Sync) -> f64 {
     let seconds = super::seconds(|| {
-        std::hint::black_box(work());
+        team.run(team.threads(), |_| {
+            std::hint::black_box(work());
+        });
     });
-    (TURNS * CHAINS * macs) as f64 / seconds / 1e9
+    (team.threads() * TURNS * CHAINS * macs) as f64 / seconds / 1e9
 }
 
 #[cfg(target_arch = "x86_64")]

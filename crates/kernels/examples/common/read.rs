@@ -1,9 +1,9 @@
-//! How fast one thread reads memory, in several ways, since no single loop is the quickest on every machine: as compilers
+//! How fast threads read memory, in several ways, since no single loop is the quickest on every machine: as compilers
 //! make it, with widest loads and unrolled, as several streams side by side, and asking for memory ahead of time.
 
 use std::hint::black_box;
 
-use calypte_kernels::Isa;
+use calypte_kernels::{Isa, Team};
 
 /// Bytes that memory hands over at once.
 const LINE_BYTES: usize = 64;
@@ -20,9 +20,12 @@ pub struct Way {
 }
 
 impl Way {
-    /// 10⁹ bytes a second of one pass over `memory`.
-    pub fn gb_s(&self, memory: &[u64]) -> f64 {
-        size_of_val(memory) as f64 / super::seconds(|| (self.read)(black_box(memory))) / 1e9
+    /// 10⁹ bytes a second of one pass over `memory`, of which every thread of the team reads an equal part.
+    pub fn gb_s(&self, team: &Team, memory: &[u64]) -> f64 {
+        let part = memory.len().div_ceil(team.threads()).next_multiple_of(LINE_BYTES / 8);
+        let parts: Vec<&[u64]> = memory.chunks(part).collect();
+        let seconds = super::seconds(|| team.run(parts.len(), |i| (self.read)(black_box(parts[i]))));
+        size_of_val(memory) as f64 / seconds / 1e9
     }
 }
 
