@@ -173,6 +173,13 @@ impl Activations {
         self.q8.row(row * blocks..(row + 1) * blocks)
     }
 
+    /// As [`Activations::q8`], of all rows from `row` on, one after the other.
+    #[allow(dead_code)] // on a processor without lanes nobody asks
+    pub(crate) fn q8_from(&self, row: usize) -> Q8Row<'_> {
+        let blocks = self.cols / BLOCK;
+        self.q8.row(row * blocks..self.rows * blocks)
+    }
+
     /// Copies the given rows of `from`, with their rounding if they have one: an expert's share of a layer input.
     pub fn gather(&mut self, from: &Activations, rows: impl ExactSizeIterator<Item = usize> + Clone) {
         if from.rounded {

@@ -202,7 +202,7 @@ pub(crate) trait Sink<V: Simd, F: Unpack> {
     unsafe fn take(&mut self, block: usize, codes: &[V::I; QUADS], factors: &Factors<V>);
 }
 
-/// Rounded activations of neighbouring rows, from one block on.
+/// Rounded activations of all rows from one on, from one block on.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
     q: *const i8,
@@ -216,13 +216,13 @@ pub(crate) struct Tile {
 
 impl Tile {
     fn new(x: &Activations, row: usize, block: usize) -> Tile {
-        let first = x.q8(row);
+        let rows = x.q8_from(row);
         Tile {
-            q: first.q[block * BLOCK..].as_ptr(),
-            scale: first.scale[block..].as_ptr(),
-            sum: first.sum[block..].as_ptr(),
-            total: first.total[block..].as_ptr(),
-            halves: first.halves[block..].as_ptr(),
+            q: rows.q[block * BLOCK..].as_ptr(),
+            scale: rows.scale[block..].as_ptr(),
+            sum: rows.sum[block..].as_ptr(),
+            total: rows.total[block..].as_ptr(),
+            halves: rows.halves[block..].as_ptr(),
             cols: x.cols(),
             blocks: x.cols() / BLOCK,
         }
