@@ -31,6 +31,7 @@ fn main() {
         report("grouped, 32/4 heads of 128, token 8192", || GroupedCase::new(kind, wide, 8191, 1));
         report("latent, 64 heads of 512 + 64, token 8192", || LatentCase::new(kind, 8191, 1));
         report("latent, 64 heads of 512 + 64, 8 tokens at 8192", || LatentCase::new(kind, 8184, 8));
+        report("latent, 64 heads of 512 + 64, 64 tokens at 8192", || LatentCase::new(kind, 8128, 64));
         for heads in [64, 16] {
             let name = format!("latent, {heads} heads, token 8192, 2048 selected");
             report(&name, || SelectedCase::new(kind, heads, 8192, 2048));

@@ -13,6 +13,7 @@ use calypte_quant::formats::{BLOCK, IntFormat};
 use calypte_quant::reference::{LANES, Q8Row, reduce};
 use calypte_quant::{Matrix, with_float_format, with_int_format};
 
+use crate::fetch::{CACHE_LINE_BYTES, prefetch_to_write};
 use crate::isa::for_each_isa;
 use crate::team::SendPtr;
 use crate::{Activations, Isa, Precision, Team};
@@ -194,6 +195,18 @@ impl Out {
     pub(crate) unsafe fn at(self, r: usize, i: usize) -> *mut f32 {
         // SAFETY: promised by the caller.
         unsafe { self.base.get().add(r * self.stride + i) }
+    }
+
+    /// Asks for the memory of columns `i .. i + columns` of row r to be written; they need not exist.
+    #[inline(always)]
+    #[allow(dead_code)] // on a processor without lanes nobody asks
+    pub(crate) fn prefetch(self, r: usize, i: usize, columns: usize) {
+        let first = self.base.get().wrapping_add(r * self.stride + i);
+        for line in (0..columns).step_by(CACHE_LINE_BYTES / size_of::<f32>()) {
+            prefetch_to_write(first.wrapping_add(line).cast());
+        }
+        // Where the row does not begin a line there is one more.
+        prefetch_to_write(first.wrapping_add(columns - 1).cast());
     }
 
     /// # Safety

@@ -151,6 +151,12 @@ unsafe fn tile<V: Simd, S: Shape, const P: usize, const N: usize>(job: &Job<'_, 
                 }
             }
         }
+        // Results are some kilobytes apart, so nobody but us can know where the next ones go. Where sums go on from an earlier
+        // panel, ours were just read.
+        let ahead = if job.first_block > 0 { row + N } else { row };
+        for t in 0..N {
+            job.out.prefetch(ahead + t, job.parts[0].first, P * V::LANES);
+        }
         // All at once: in the loop below each would cost three instructions.
         let halves = if S::HAS_HALVES { 2 } else { 1 };
         let mut starts = [[MaybeUninit::<i32>::uninit(); 2 * BLOCKS]; N];
