@@ -31,13 +31,13 @@ fn main() {
     let mut asked: Vec<String> = std::env::args().skip(1).collect();
     let threads = match asked.iter().position(|a| a == "--threads") {
         None => 1,
-        Some(at) => match asked.drain(at..asked.len().min(at + 2)).nth(1).and_then(|n| n.parse().ok()) {
-            Some(n) if n > 0 => n,
-            _ => {
-                eprintln!("--threads takes a number of threads, 1 or more");
+        Some(at) => {
+            let value = asked.drain(at..asked.len().min(at + 2)).nth(1).unwrap_or_default();
+            value.parse().ok().filter(|n| *n > 0).unwrap_or_else(|| {
+                eprintln!("--threads takes a number of threads, 1 or more; there is `{value}`");
                 std::process::exit(2);
-            }
-        },
+            })
+        }
     };
     if let Some(name) = asked.iter().find(|name| DType::ALL.iter().all(|d| d.name() != name.as_str())) {
         eprintln!("`{name}` is no format; there are {}", DType::ALL.map(DType::name).join(", "));

@@ -202,7 +202,7 @@ pub(crate) trait Sink<V: Simd, F: Unpack> {
     unsafe fn take(&mut self, block: usize, codes: &[V::I; QUADS], factors: &Factors<V>);
 }
 
-/// Rounded activations of all rows from one on, from one block on.
+/// Rounded activations from one row and one block on.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
     q: *const i8,
